@@ -29,9 +29,9 @@ use slidegate::{Check, Checks, Key, MemoryStore, Quota, Store};
 const ROUNDS: usize = 7;
 const KEYS: [usize; 3] = [1, 1_000, 1_000_000];
 const ROUND: Duration = Duration::from_millis(60);
-/// We remember every admission of a window, so its length makes our work. Ten milliseconds at full speed are
-/// about a hundred events for each of a thousand keys, as a usual limit has. (Of a million keys each is asked so
-/// seldom that its window is empty again.) Longer ones are measured by themselves.
+/// Window of the comparison. Slidegate records every admission of a window, so the cost depends on its length. Ten
+/// milliseconds at full speed are about a hundred events for each of a thousand keys, as under a usual limit. (With a
+/// million keys each window is empty.) Longer windows are measured separately.
 const USUAL_WINDOW: Duration = Duration::from_millis(10);
 /// Decisions between two looks at the clock.
 const CHUNK: usize = 256;
@@ -111,8 +111,8 @@ impl Contenders {
 
     #[inline]
     fn slidegate(&self, key: usize) -> bool {
-        let ask = Checks::one(Check::new(self.ours[key].clone(), self.quota, 1)).unwrap();
-        !ready(self.store.admit(std::slice::from_ref(&ask))).unwrap()[0].verdicts[0].outcome.denies()
+        let checks = Checks::one(Check::new(self.ours[key].clone(), self.quota, 1)).unwrap();
+        !ready(self.store.admit(std::slice::from_ref(&checks))).unwrap()[0].verdicts[0].outcome.denies()
     }
 
     fn governor(&self, key: usize) -> bool {
@@ -168,7 +168,7 @@ impl Contenders {
     }
 }
 
-/// What remembering more costs: a thousand keys that admit at full speed, over longer windows.
+/// Cost of longer windows: a thousand keys that admit at full speed.
 fn by_window() {
     println!(
         "\n1,000 keys, admit, by our window (and the events a key it can hold at this speed, if nobody else took turns)"
@@ -204,22 +204,22 @@ fn full_window(limit: u64) -> (f64, f64) {
     // One permit a step fills the window exactly; a step later the oldest has left.
     let step = Micros::new(1_000_000 / limit);
     let quota = Quota::per_second(limit).unwrap();
-    let ask = [Checks::one(Check::new(Key::new("u", []), quota, 1)).unwrap()];
+    let batch = [Checks::one(Check::new(Key::new("u", []), quota, 1)).unwrap()];
     for _ in 0..limit {
         clock.advance(step);
-        ready(store.admit(&ask)).unwrap();
+        ready(store.admit(&batch)).unwrap();
     }
     let time = |n: u32, mut f: Box<dyn FnMut() + '_>| {
         let start = Instant::now();
         (0..n).for_each(|_| f());
         start.elapsed().as_nanos() as f64 / f64::from(n)
     };
-    let deny = time(200_000, Box::new(|| _ = black_box(ready(store.admit(&ask)))));
+    let deny = time(200_000, Box::new(|| _ = black_box(ready(store.admit(&batch)))));
     let admit = time(
         200_000,
         Box::new(|| {
             clock.advance(step);
-            black_box(ready(store.admit(&ask)).unwrap());
+            black_box(ready(store.admit(&batch)).unwrap());
         }),
     );
     (deny, admit)
@@ -231,28 +231,28 @@ fn memory() {
     println!("\nbytes, as the allocator counts them");
     let names: Vec<String> = (0..100_000).map(name).collect();
     let quota = Quota::per_hour(1_000).unwrap();
-    let held = |fill: &dyn Fn() -> Box<dyn std::any::Any>| {
+    let bytes_held = |fill: &dyn Fn() -> Box<dyn std::any::Any>| {
         let before = ALLOCATED.load(Ordering::Relaxed);
-        let kept = fill();
+        let filled = fill();
         let bytes = ALLOCATED.load(Ordering::Relaxed) - before;
-        drop(kept);
+        drop(filled);
         bytes as f64
     };
     let admit = |store: &MemoryStore, name: &str, quota: Quota| {
         let check = Check::new(Key::new("u", [("id", name)]), quota, 1);
         ready(store.admit(&[Checks::new([check]).unwrap()])).unwrap();
     };
-    let ours = held(&|| {
+    let ours = bytes_held(&|| {
         let store = MemoryStore::new();
         names.iter().for_each(|name| admit(&store, name, quota));
         Box::new(store)
     });
-    let governor = held(&|| {
+    let governor = bytes_held(&|| {
         let limiter = RateLimiter::keyed(GovernorQuota::per_hour(NonZeroU32::new(1_000).unwrap()));
         names.iter().for_each(|name| _ = limiter.check_key(name));
         Box::new(limiter)
     });
-    let limitador = held(&|| {
+    let limitador = bytes_held(&|| {
         let storage = InMemoryStorage::new(200_000);
         let rule = Arc::new(Limit::new("bench", 1_000, 3600, vec![], vec!["user".try_into().unwrap()]));
         for name in &names {
@@ -270,15 +270,15 @@ fn memory() {
         limitador / n
     );
     let events = 1_000_000u64;
-    let log = held(&|| {
+    let log = bytes_held(&|| {
         use slidegate::{ManualClock, Micros};
         let clock = ManualClock::at(Micros::from_secs(1_000_000));
         let store = MemoryStore::with_clock(clock.clone(), 1);
         let check = Check::new(Key::new("u", []), Quota::per_hour(events).unwrap(), 1);
-        let ask = [Checks::new([check]).unwrap()];
+        let batch = [Checks::new([check]).unwrap()];
         for _ in 0..events {
             clock.advance(Micros::new(1));
-            ready(store.admit(&ask)).unwrap();
+            ready(store.admit(&batch)).unwrap();
         }
         Box::new(store)
     });

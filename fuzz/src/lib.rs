@@ -26,9 +26,9 @@ pub fn cut(bytes: &[u8]) -> Option<(&[u8], Vec<&[u8]>)> {
     Some((whole, pieces))
 }
 
-/// What a person is told is one line that a terminal shows as it is.
+/// Asserts that a text for people is one line without control characters.
 #[track_caller]
-pub fn told(text: &str) {
-    assert!(!text.is_empty(), "nothing is said");
+pub fn assert_plain_line(text: &str) {
+    assert!(!text.is_empty(), "the text is empty");
     assert!(!text.contains(char::is_control), "not one line of plain text: {text:?}");
 }

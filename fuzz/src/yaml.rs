@@ -4,7 +4,7 @@ use slidegate::{Algorithm, Error, MAX_LIMIT, MAX_RULES, MAX_SLICES, MAX_WINDOW, 
 use slidegate_server::config::{Config, RedisConfig};
 use slidegate_server::fuzzing::rules_json;
 
-/// Every mistake is in the file, in order, and told in a line.
+/// Asserts that every mistake has a place in the file, in order, and a message of one line.
 #[track_caller]
 pub fn mistakes(text: &str, error: &Error) {
     let problems = error.problems();
@@ -13,7 +13,7 @@ pub fn mistakes(text: &str, error: &Error) {
     // A file may end in the middle of something; and YAML has more line ends than one.
     let lines = 2 + text.matches(['\n', '\r', '\u{85}', '\u{2028}', '\u{2029}']).count() as u64;
     for problem in problems {
-        crate::told(&problem.message);
+        crate::assert_plain_line(&problem.message);
         assert!((1..=lines).contains(&problem.line), "{problem} of {lines} lines");
         assert!(problem.column >= 1);
     }

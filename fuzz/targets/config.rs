@@ -1,4 +1,4 @@
-//! Configuration files: mistakes are told, what is accepted keeps its bounds.
+//! Configuration files: mistakes have messages, and accepted files keep their bounds.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,10 +1,10 @@
-//! Files of envoyproxy/ratelimit, several between lines of `===`: mistakes are told; what `import` prints are the rules
+//! Files of envoyproxy/ratelimit, several between lines of `===`: mistakes have messages; what `import` prints are the rules
 //! that `translate` makes.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
 use slidegate::{Rules, Unmatched};
-use slidegate_fuzz::{bounded, told, yaml};
+use slidegate_fuzz::{assert_plain_line, bounded, yaml};
 use slidegate_server::envoy::{NamedText, import, translate};
 
 fuzz_target!(|text: &str| {
@@ -14,7 +14,7 @@ fuzz_target!(|text: &str| {
         Ok(rules) => rules,
         Err(mistakes) => {
             assert!(!mistakes.is_empty());
-            return mistakes.iter().for_each(|mistake| told(mistake));
+            return mistakes.iter().for_each(|mistake| assert_plain_line(mistake));
         }
     };
     let rules = Rules::new(rules).map(|rules| rules.with_unmatched(Unmatched::Allow));
@@ -24,7 +24,7 @@ fuzz_target!(|text: &str| {
             let read = Rules::from_yaml(&printed);
             yaml::same(&read.unwrap_or_else(|error| panic!("{error} in {printed}")), &rules);
         }
-        (Err(mistakes), Err(_)) => mistakes.iter().for_each(|mistake| told(mistake)),
+        (Err(mistakes), Err(_)) => mistakes.iter().for_each(|mistake| assert_plain_line(mistake)),
         (printed, rules) => panic!("{printed:?} of {rules:?}"),
     }
 });

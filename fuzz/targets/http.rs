@@ -14,18 +14,18 @@ fuzz_target!(|bytes: &[u8]| {
         return;
     }
     let closed = whole.len() % 8 == 7;
-    let said = |pieces: &[&[u8]]| {
+    let responses = |pieces: &[&[u8]]| {
         answers(&bounded(whole.len(), 4 << 20, 256, || http(pieces, closed)))
             .iter()
             .filter(|answer| !by_hyper(answer))
             .map(|answer| (answer.status, timeless(answer)))
             .collect::<Vec<_>>()
     };
-    let split = said(&pieces);
+    let split = responses(&pieces);
     // Half of a request goes to hyper, and everything after it.
     let (first, rest) = whole.split_at(whole.len().min(1));
-    same(&said(&[first, rest]), &split);
-    same(&said(&[whole]), &split);
+    same(&responses(&[first, rest]), &split);
+    same(&responses(&[whole]), &split);
 });
 
 /// A connection may end after an answer that did not wait for all of its request; not after a decision.
@@ -37,7 +37,7 @@ fn same(one: &[(u16, String)], other: &[(u16, String)]) {
     assert!(one.len() == other.len() || !decisions, "{one:?} {other:?}");
 }
 
-/// That it goes on, or that this is not HTTP: said when it is known, which depends on what has arrived.
+/// Returns true for answers of hyper whose moment depends on the bytes that have arrived: to continue, or not HTTP.
 fn by_hyper(answer: &Answer) -> bool {
     answer.status == 100 || (answer.status >= 400 && answer.body.is_empty())
 }

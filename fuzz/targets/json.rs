@@ -6,7 +6,7 @@ use libfuzzer_sys::fuzz_target;
 use serde_json::Value;
 use slidegate::{Limiter, MAX_LIMIT};
 use slidegate_fuzz::http::answers;
-use slidegate_fuzz::{bounded, told};
+use slidegate_fuzz::{assert_plain_line, bounded};
 use slidegate_server::fuzzing::http;
 
 fuzz_target!(|bytes: &[u8]| {
@@ -25,10 +25,10 @@ fuzz_target!(|bytes: &[u8]| {
         (_, 400) => error(&json),
         ("settle", 200) => assert!(["done", "already", "gone"].iter().any(|word| json["settled"] == *word)),
         ("acquire/batch", 200) => {
-            let asked: Value = serde_json::from_slice(body).expect("JSON");
-            let (asked, results) = (asked["requests"].as_array(), json["results"].as_array());
+            let requests: Value = serde_json::from_slice(body).expect("JSON");
+            let (requests, results) = (requests["requests"].as_array(), json["results"].as_array());
             let results = results.expect("results");
-            assert_eq!(asked.map(Vec::len), Some(results.len()));
+            assert_eq!(requests.map(Vec::len), Some(results.len()));
             for result in results {
                 if result["error"].is_null() { decision(result) } else { error(result) }
             }
@@ -42,7 +42,7 @@ fuzz_target!(|bytes: &[u8]| {
 });
 
 fn error(json: &Value) {
-    told(json["error"]["message"].as_str().expect("a message"));
+    assert_plain_line(json["error"]["message"].as_str().expect("a message"));
 }
 
 fn decision(json: &Value) {
@@ -55,7 +55,7 @@ fn decision(json: &Value) {
         let (most, remaining) = (number(&limit["limit"]), number(&limit["remaining"]));
         assert!(most <= MAX_LIMIT && remaining <= MAX_LIMIT, "{limit}");
         assert!(number(&limit["used"]).saturating_add(remaining) >= most, "{limit}");
-        told(limit["key"].as_str().expect("a key"));
+        assert_plain_line(limit["key"].as_str().expect("a key"));
     }
     if let Some(text) = json["reservation"].as_str() {
         // Limiters of one process have one key.

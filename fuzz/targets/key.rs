@@ -6,7 +6,7 @@ use arbitrary::Arbitrary;
 use libfuzzer_sys::fuzz_target;
 use sha2::{Digest, Sha256};
 use slidegate::{Key, MAX_PLAIN_VALUE};
-use slidegate_fuzz::told;
+use slidegate_fuzz::assert_plain_line;
 
 #[derive(Arbitrary, Clone, Debug, PartialEq)]
 struct Parts {
@@ -30,13 +30,13 @@ fuzz_target!(|input: Input| {
     assert_eq!(Key::printed(text), key);
     assert_eq!(key.to_string(), text);
     if !text.is_empty() {
-        told(text);
+        assert_plain_line(text);
     }
     assert!(!text.contains(' '));
     assert_eq!(key.tag().is_some(), input.parts.tag.is_some());
     assert_eq!(text.matches(['{', '}']).count(), if key.tag().is_some() { 2 } else { 0 });
-    let (hashed, said) = slidegate::fuzzing::hashed(&key);
-    assert_eq!(hashed, if text.is_empty() { "sg:{}" } else { &said });
+    let (hashed, expected) = slidegate::fuzzing::hashed(&key);
+    assert_eq!(hashed, if text.is_empty() { "sg:{}" } else { &expected });
     for (_, value) in read(text).values {
         assert!(value.len() <= MAX_PLAIN_VALUE);
     }

@@ -1,11 +1,11 @@
 //! A call of `ShouldRateLimit`, cut as the first byte says; the rest is its message. A status for each descriptor, all
-//! allowed or not; what is wrong is told.
+//! allowed or not; errors have messages.
 #![no_main]
 
 use http::{HeaderName, HeaderValue};
 use libfuzzer_sys::fuzz_target;
 use prost::Message;
-use slidegate_fuzz::{bounded, cut, told};
+use slidegate_fuzz::{assert_plain_line, bounded, cut};
 use slidegate_server::fuzzing::should_rate_limit;
 use slidegate_server::protocol::grpc::messages::{RateLimitRequest, RateLimitResponse};
 
@@ -19,27 +19,27 @@ fuzz_target!(|bytes: &[u8]| {
     let prefix = [&[0], &length[..]].concat();
     let (before, after) = prefix.split_at(message.len() % 5);
     let pieces = [&[before, after], &pieces[..]].concat();
-    let asked = RateLimitRequest::decode(message);
+    let request = RateLimitRequest::decode(message);
     // A descriptor that says nothing is two bytes.
     let answered = bounded(message.len(), 4 << 20, 1 << 10, || should_rate_limit(&pieces));
-    match (asked, answered) {
-        (Ok(asked), Ok(frames)) => answer(&asked, &frames),
+    match (request, answered) {
+        (Ok(request), Ok(frames)) => answer(&request, &frames),
         (_, Err((code, message))) => {
             assert_eq!(code, INVALID_ARGUMENT);
-            told(&message);
+            assert_plain_line(&message);
         }
         (Err(error), Ok(_)) => panic!("{error} was answered"),
     }
     // And what comes without a frame.
     if let Err((_, message)) = should_rate_limit(&[message]) {
-        told(&message);
+        assert_plain_line(&message);
     }
 });
 
-fn answer(asked: &RateLimitRequest, frames: &[u8]) {
+fn answer(request: &RateLimitRequest, frames: &[u8]) {
     assert_eq!(frames[..5], [&[0], &((frames.len() - 5) as u32).to_be_bytes()[..]].concat());
     let response = RateLimitResponse::decode(&frames[5..]).expect("a response");
-    assert_eq!(response.statuses.len(), asked.descriptors.len());
+    assert_eq!(response.statuses.len(), request.descriptors.len());
     let allowed = response.statuses.iter().all(|status| status.code == OK);
     assert_eq!(response.overall_code, if allowed { OK } else { OVER_LIMIT });
     for header in &response.response_headers_to_add {

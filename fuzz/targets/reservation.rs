@@ -7,7 +7,7 @@ use std::sync::LazyLock;
 use libfuzzer_sys::fuzz_target;
 use slidegate::fuzzing::{hashed, keys, printed, unsigned};
 use slidegate::{Limiter, MAX_RESERVATION, ReservationKey};
-use slidegate_fuzz::{bounded, told};
+use slidegate_fuzz::{assert_plain_line, bounded};
 
 static LIMITER: LazyLock<Limiter> = LazyLock::new(|| Limiter::per_second(1).expect("a limiter"));
 static OTHER: LazyLock<Limiter> = LazyLock::new(|| {
@@ -17,14 +17,14 @@ static OTHER: LazyLock<Limiter> = LazyLock::new(|| {
 fuzz_target!(|text: &str| {
     match bounded(text.len(), 1 << 16, 64, || LIMITER.verify(text)) {
         Ok(reservation) => panic!("nobody has signed {reservation:?}"),
-        Err(error) => told(&error.to_string()),
+        Err(error) => assert_plain_line(&error.to_string()),
     }
     let Some(reservation) = bounded(text.len(), 1 << 16, 64, || unsigned(text)) else { return };
     assert_eq!(printed(&reservation), text, "one text for one reservation");
-    told(text);
+    assert_plain_line(text);
     for key in keys(&reservation) {
-        let (hashed, said) = hashed(&key);
-        assert_eq!(hashed, said);
+        let (hashed, expected) = hashed(&key);
+        assert_eq!(hashed, expected);
     }
     let signed = LIMITER.sign(&reservation);
     let verified = LIMITER.verify(&signed);

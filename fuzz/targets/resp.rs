@@ -9,12 +9,12 @@ use slidegate_server::fuzzing::{resp, resp_due};
 
 fuzz_target!(|bytes: &[u8]| {
     let Some((whole, pieces)) = cut(bytes) else { return };
-    // A decision is longer than the shortest command that asks for it.
-    let said =
+    // A decision is longer than the shortest command that requests it.
+    let replies =
         |pieces: &[&[u8]], closed| answers(&bounded(whole.len(), 4 << 20, 256, || resp(pieces, closed)));
     let closed = whole.len() % 4 == 3;
-    let all = said(&[whole], closed);
-    assert_eq!(said(&pieces, closed), all);
+    let all = replies(&[whole], closed);
+    assert_eq!(replies(&pieces, closed), all);
     if !closed {
         assert_eq!(all.len(), resp_due(whole));
     }

@@ -1,4 +1,4 @@
-//! Rules files: mistakes are told; what is accepted keeps its bounds, and shown and read again is the same.
+//! Rules files: mistakes have messages; accepted rules keep their bounds, and are the same after printing and parsing.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

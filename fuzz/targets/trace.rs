@@ -1,4 +1,4 @@
-//! Lines of traces, the first of which is a table's header: whatever they say, each is read or told why not.
+//! Lines of traces, the first of which is a table's header: each is read or rejected with a message.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

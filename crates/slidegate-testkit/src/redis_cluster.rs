@@ -19,7 +19,7 @@ pub struct Cluster {
     paused: Mutex<BTreeSet<u16>>,
 }
 
-/// Step of a slot migration. Between `Opened` and `Closed`, a key that is not at its old node is asked for at
+/// Step of a slot migration. Between `Opened` and `Closed`, a key that is not at its old node is requested from
 /// the new one (`ASK`), and keys that are on both sides cannot be used together (`TRYAGAIN`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {

@@ -25,7 +25,7 @@ impl Sentinels {
         let name = Self::NAME;
         let sentinels = [(); 3].map(|()| {
             let sentinel = start(&["--sentinel"]);
-            // By default a sentinel asks its nodes every 10 s, and waits 4 times 2 s before it corrects a role.
+            // By default a sentinel polls its nodes every 10 s, and waits 4 times 2 s before it corrects a role.
             sentinel.run("SENTINEL DEBUG info-period 500 publish-period 250");
             // A sentinel that was not scheduled for 2 s, or waited as long for the fsync of its file, does nothing for
             // 30 s (TILT). It also keeps a link to a node that restarted for up to 15 s.
@@ -35,16 +35,16 @@ impl Sentinels {
             sentinel.run(&format!("SENTINEL SET {name} down-after-milliseconds 1000 failover-timeout 5000"));
             sentinel
         });
-        let known = |sentinel: &RedisServer| {
+        let knows_all = |sentinel: &RedisServer| {
             let master: HashMap<String, String> =
                 redis::from_redis_value(sentinel.run(&format!("SENTINEL MASTER {name}"))).unwrap();
             master["num-slaves"] == "1" && master["num-other-sentinels"] == "2" && master["flags"] == "master"
         };
-        eventually("the sentinels know all", || sentinels.iter().all(known));
+        eventually("the sentinels know all", || sentinels.iter().all(knows_all));
         Sentinels { nodes: [primary, replica], sentinels }
     }
 
-    /// Returns the URLs of the sentinels, which clients ask first.
+    /// Returns the URLs of the sentinels, which clients call first.
     pub fn sentinels(&self) -> Vec<String> {
         self.sentinels.iter().map(RedisServer::url).collect()
     }

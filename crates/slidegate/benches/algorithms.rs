@@ -52,8 +52,8 @@ impl Variant {
         let quota = Quota::new(limit, Duration::from_micros(window)).unwrap();
         let quota = quota.with_algorithm(self.algorithm).unwrap();
         // The warm-up is complete after the first second.
-        let climb = WarmUp::new(20, Duration::from_secs(1)).unwrap();
-        if self.warms { quota.with_warm_up(climb).unwrap() } else { quota }
+        let warm_up = WarmUp::new(20, Duration::from_secs(1)).unwrap();
+        if self.warms { quota.with_warm_up(warm_up).unwrap() } else { quota }
     }
 
     fn checks(self, key: Key, quota: Quota) -> Checks {
@@ -66,7 +66,7 @@ impl Variant {
 struct Watch {
     admitted: VecDeque<u64>,
     most: usize,
-    asked: u64,
+    requests: u64,
     needless: u64,
 }
 
@@ -75,7 +75,7 @@ impl Watch {
         while self.admitted.front().is_some_and(|at| at + SECOND <= now) {
             self.admitted.pop_front();
         }
-        self.asked += 1;
+        self.requests += 1;
         if charged {
             self.admitted.push_back(now);
             self.most = self.most.max(self.admitted.len());
@@ -87,12 +87,12 @@ impl Watch {
 
 /// Arrival times in microseconds: random, above capacity, and the worst case of each algorithm.
 fn traffics() -> Vec<Vec<u64>> {
-    let mut dice = 0x9E37_79B9_7F4A_7C15u64;
+    let mut rng = 0x9E37_79B9_7F4A_7C15u64;
     let mut below = |n: u64| {
-        dice ^= dice << 13;
-        dice ^= dice >> 7;
-        dice ^= dice << 17;
-        dice % n
+        rng ^= rng << 13;
+        rng ^= rng >> 7;
+        rng ^= rng << 17;
+        rng % n
     };
     let (mut random, mut now) = (Vec::new(), 10 * SECOND);
     while now < 310 * SECOND {
@@ -115,15 +115,16 @@ fn traffics() -> Vec<Vec<u64>> {
 /// Returns the most admissions in any window, and the share of requests that were denied although the sliding window had room.
 fn accuracy(variant: Variant) -> (usize, f64) {
     let quota = variant.quota(LIMIT, SECOND);
-    let (mut most, mut asked, mut needless) = (0, 0, 0);
+    let (mut most, mut requests, mut needless) = (0, 0, 0);
     for traffic in traffics() {
         let (mut state, mut watch) = (State::new(&quota), Watch::default());
         for now in traffic {
             watch.see(now, state.admit(Micros::new(now), &quota, 1).outcome == Outcome::Charged);
         }
-        (most, asked, needless) = (most.max(watch.most), asked + watch.asked, needless + watch.needless);
+        (most, requests, needless) =
+            (most.max(watch.most), requests + watch.requests, needless + watch.needless);
     }
-    (most, needless as f64 * 100.0 / asked as f64)
+    (most, needless as f64 * 100.0 / requests as f64)
 }
 
 /// Returns how many of 200 requests pass within 20 milliseconds around the turn of a second, after a busy minute.

@@ -18,14 +18,14 @@ use slidegate_testkit::{Flavour, RedisServer};
 
 const ROUNDS: usize = 5;
 
-/// What is asked for.
+/// Load of one measurement.
 #[derive(Clone, Copy)]
 struct Load {
     name: &'static str,
     callers: u64,
     keys: usize,
     quota: Quota,
-    /// Whether to try it with leases too.
+    /// True if the load is also measured with leases.
     leased: bool,
 }
 
@@ -78,7 +78,7 @@ fn calls(server: &RedisServer) -> [f64; 3] {
 async fn rate<S: Store + Clone + 'static>(
     store: &S,
     load: Load,
-    asks: &Arc<Vec<Checks>>,
+    batch: &Arc<Vec<Checks>>,
     zipf: &Arc<Zipf>,
     length: Duration,
     server: &RedisServer,
@@ -87,21 +87,21 @@ async fn rate<S: Store + Clone + 'static>(
     let before = calls(server);
     let start = Instant::now();
     let tasks = (0..load.callers).map(|caller| {
-        let (store, asks, decided, zipf) =
-            (store.clone(), Arc::clone(asks), Arc::clone(&decided), Arc::clone(zipf));
+        let (store, batch, decided, zipf) =
+            (store.clone(), Arc::clone(batch), Arc::clone(&decided), Arc::clone(zipf));
         tokio::spawn(async move {
-            let mut dice = caller.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
+            let mut rng = caller.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
             let mut n = 0u64;
             loop {
-                let ask = if asks.len() == 1 {
-                    &asks[0]
+                let checks = if batch.len() == 1 {
+                    &batch[0]
                 } else {
-                    dice ^= dice << 13;
-                    dice ^= dice >> 7;
-                    dice ^= dice << 17;
-                    &asks[zipf.rank(dice as f64 / u64::MAX as f64)]
+                    rng ^= rng << 13;
+                    rng ^= rng >> 7;
+                    rng ^= rng << 17;
+                    &batch[zipf.rank(rng as f64 / u64::MAX as f64)]
                 };
-                store.admit(std::slice::from_ref(ask)).await.unwrap();
+                store.admit(std::slice::from_ref(checks)).await.unwrap();
                 n += 1;
                 // The clock is dearer than some of the answers. Who is never made to wait lets others in now and then.
                 if n.is_multiple_of(32) {
@@ -130,8 +130,8 @@ async fn rate<S: Store + Clone + 'static>(
 }
 
 /// The same, of a rule with a lease of up to 10,000 permits for a tenth of the window.
-fn lease(ask: &Checks) -> Checks {
-    let check = &ask.as_slice()[0];
+fn lease(checks: &Checks) -> Checks {
+    let check = &checks.as_slice()[0];
     let quota = check.quota.with_algorithm(Algorithm::TimeSlice { slices: 10 }).unwrap();
     let key = Key::new("leased", [("key", check.key.as_str())]);
     Checks::one(Check { lease: NonZeroU32::new(10_000), ..Check::new(key, quota, 1) }).unwrap()
@@ -146,7 +146,7 @@ fn options(server: &RedisServer) -> RedisOptions {
     RedisOptions { response_timeout: Duration::from_secs(5), ..RedisOptions::new(server.url()) }
 }
 
-fn guard(server: &RedisServer) -> Failover {
+fn failover(server: &RedisServer) -> Failover {
     let patient = FailoverOptions { deadline: Duration::from_secs(1), ..FailoverOptions::default() };
     Failover::new(RedisStore::with_options(&options(server)).unwrap(), patient).unwrap()
 }
@@ -191,8 +191,8 @@ fn main() {
             let server = RedisServer::start(Flavour::Redis7).without_ttl_check();
             let bare = RedisStore::with_options(&options(&server)).unwrap();
             let coalesce = Coalesce::new(RedisStore::with_options(&options(&server)).unwrap());
-            let stack = DenyCache::new(Coalesce::new(guard(&server)));
-            let asks: Arc<Vec<Checks>> = Arc::new(
+            let stack = DenyCache::new(Coalesce::new(failover(&server)));
+            let batch: Arc<Vec<Checks>> = Arc::new(
                 (0..load.keys)
                     .map(|n| {
                         let key = Key::new("bench", [("key", n.to_string().as_str())]);
@@ -201,13 +201,13 @@ fn main() {
                     .collect(),
             );
             let zipf = Arc::new(Zipf::new(load.keys));
-            let leasing = Stack::around(guard(&server), &StackOptions::default()).unwrap();
-            let leased: Arc<Vec<Checks>> = Arc::new(asks.iter().map(lease).collect());
+            let leasing = Stack::around(failover(&server), &StackOptions::default()).unwrap();
+            let leased: Arc<Vec<Checks>> = Arc::new(batch.iter().map(lease).collect());
             let mut seen: [Vec<Figures>; 4] = Default::default();
             for _ in 0..=ROUNDS {
-                seen[0].push(rate(&bare, load, &asks, &zipf, length, &server).await);
-                seen[1].push(rate(&coalesce, load, &asks, &zipf, length, &server).await);
-                seen[2].push(rate(&stack, load, &asks, &zipf, length, &server).await);
+                seen[0].push(rate(&bare, load, &batch, &zipf, length, &server).await);
+                seen[1].push(rate(&coalesce, load, &batch, &zipf, length, &server).await);
+                seen[2].push(rate(&stack, load, &batch, &zipf, length, &server).await);
                 if load.leased {
                     seen[3].push(rate(&leasing, load, &leased, &zipf, length, &server).await);
                 }

@@ -70,7 +70,7 @@ struct Measured {
     busy: f64,
     /// Bytes per event, and the number of events.
     bytes: f64,
-    held: f64,
+    stored: f64,
 }
 
 struct Server {
@@ -192,13 +192,13 @@ async fn measure(row: &Row, port: u16, time: Duration) -> Measured {
     let outer = ["evalsha", "eval", "info", "ping", "flushall"];
     let calls: f64 =
         after.keys().filter(|name| !outer.contains(&name.as_str())).map(|n| grown(n, |s| s.0)).sum();
-    let (bytes, held) = stored_events(&mut connection, row);
+    let (bytes, stored) = stored_events(&mut connection, row);
     Measured {
         rate: decisions / elapsed,
         calls: calls / decisions,
         busy: grown("evalsha", |s| s.1) / decisions,
         bytes,
-        held,
+        stored,
     }
 }
 
@@ -247,14 +247,14 @@ async fn main() {
     let (zset, packed) = (Encoding::Zset, Encoding::Packed);
     println!("{rounds} rounds of {seconds} s each, contenders in turns; median of the rounds.");
     println!(
-        "callers: how many ask at once, over one connection. Ratio: decisions a second against (a) with as many."
+        "callers: concurrent callers, over one connection. Ratio: decisions a second against (a) with as many."
     );
     println!("redis µs: time in the script a decision. calls: redis.call a decision.\n");
     for events in sizes {
         let rows: Vec<Row> = [
             ("(a) source documents, one a call", seed.clone(), 1, 1),
-            ("(b) ours, one ask a call", ours(zset, 1), 1, 1),
-            ("(e) packed, one ask a call", ours(packed, 1), 1, 1),
+            ("(b) ours, one request per call", ours(zset, 1), 1, 1),
+            ("(e) packed, one request per call", ours(packed, 1), 1, 1),
             ("(a) source documents, pipelined", seed.clone(), 64, 1),
             ("(c) ours, pipelined", ours(zset, 1), 64, 1),
             ("(e) packed, pipelined", ours(packed, 1), 64, 1),
@@ -297,7 +297,7 @@ async fn main() {
                 1.0 / against(|m| m.busy),
                 of(|m| m.calls),
                 of(|m| m.bytes),
-                of(|m| m.held),
+                of(|m| m.stored),
             );
         }
         println!();

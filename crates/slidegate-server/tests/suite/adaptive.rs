@@ -142,8 +142,8 @@ fn bad_reports_are_rejected() {
     ] {
         let answer = server.post("/v1/report", body);
         assert_eq!(answer.status, 400, "{body}");
-        let said = answer.json()["error"]["message"].as_str().unwrap().to_owned();
-        assert!(said.contains(message), "{body}: {said}");
+        let text = answer.json()["error"]["message"].as_str().unwrap().to_owned();
+        assert!(text.contains(message), "{body}: {text}");
     }
     // Nobody goes by these.
     for body in

@@ -10,7 +10,7 @@ use crate::server::{Answer, BINARY, Server};
 const DATA: &str = "data-token-0123456789";
 const ADMIN: &str = "admin-token-0123456789";
 const RULES: &str = "rules: [{ name: one, key: [user], limit: 1, window: 1m }]";
-const ASK: &str = r#"{"attributes":{"user":"a"}}"#;
+const BODY: &str = r#"{"attributes":{"user":"a"}}"#;
 
 fn with_token(server: &Server, method: &str, path: &str, token: &str, body: &str) -> Answer {
     let token = format!("Bearer {token}");
@@ -42,21 +42,21 @@ fn changes_need_a_token() {
     }
     for server in [&closed, &guarded] {
         assert_eq!(server.get("/v1/rules").json()["rules"][0]["name"], "one");
-        assert_eq!(server.post("/v1/acquire", ASK).status, 200, "and asking needs none");
+        assert_eq!(server.post("/v1/acquire", BODY).status, 200, "acquire needs none");
     }
 }
 
 #[test]
 fn token_allows_replacing_rules_and_resetting_keys() {
     let server = Server::with_env(&[("SLIDEGATE_ADMIN_TOKEN", ADMIN)], RULES, &[]);
-    assert_eq!(server.post("/v1/acquire", ASK).status, 200);
-    assert_eq!(server.post("/v1/acquire", ASK).status, 429);
+    assert_eq!(server.post("/v1/acquire", BODY).status, 200);
+    assert_eq!(server.post("/v1/acquire", BODY).status, 429);
     let key = with_token(&server, "GET", "/v1/keys/one:user=a", ADMIN, "");
     assert_eq!((key.status, key.json()["used"].as_u64()), (200, Some(1)), "{}", key.body);
     assert_eq!(with_token(&server, "DELETE", "/v1/keys/one:user=a", ADMIN, "").json()["reset"], true);
     assert_eq!(with_token(&server, "GET", "/v1/keys/one:user=a", ADMIN, "").status, 404);
     assert_eq!(with_token(&server, "DELETE", "/v1/keys/one:user=a", ADMIN, "").json()["reset"], false);
-    assert_eq!(server.post("/v1/acquire", ASK).status, 200);
+    assert_eq!(server.post("/v1/acquire", BODY).status, 200);
 
     // A key is found as an answer prints it.
     let odd = r#"{"attributes":{"user":"2001:db8::1 %"}}"#;
@@ -69,7 +69,7 @@ fn token_allows_replacing_rules_and_resetting_keys() {
     let three = RULES.replace("limit: 1", "limit: 3");
     let put = with_token(&server, "PUT", "/v1/rules", ADMIN, &three);
     assert_eq!((put.status, put.json()["edition"]["version"].as_u64()), (200, Some(2)), "{}", put.body);
-    let statuses: Vec<u16> = (0..3).map(|_| server.post("/v1/acquire", ASK).status).collect();
+    let statuses: Vec<u16> = (0..3).map(|_| server.post("/v1/acquire", BODY).status).collect();
     assert_eq!(statuses, [200, 200, 429]);
 
     // What GET shows can be sent back, and is no other edition.
@@ -95,8 +95,8 @@ fn decisions_need_the_configured_token() {
     let env = [("SLIDEGATE_TOKEN", DATA), ("SLIDEGATE_ADMIN_TOKEN", ADMIN)];
     let server = Server::with_env(&env, RULES, &[]);
     for path in ["/v1/acquire", "/v1/peek", "/v1/acquire/batch", "/v1/settle"] {
-        assert_eq!(server.post(path, ASK).status, 401, "{path}");
-        assert_eq!(with_token(&server, "POST", path, "wrong-token-0123456789", ASK).status, 401, "{path}");
+        assert_eq!(server.post(path, BODY).status, 401, "{path}");
+        assert_eq!(with_token(&server, "POST", path, "wrong-token-0123456789", BODY).status, 401, "{path}");
     }
     for path in
         ["/v1/rules", "/v1/store", "/v1/top", "/v1/live", "/v1/keys/one:user=a", "/v1/authorize", "/nowhere"]
@@ -106,8 +106,12 @@ fn decisions_need_the_configured_token() {
     for path in ["/", "/healthz", "/readyz"] {
         assert_eq!(server.get(path).status, 200, "{path}");
     }
-    assert_eq!(with_token(&server, "POST", "/v1/acquire", DATA, ASK).status, 200);
-    assert_eq!(with_token(&server, "POST", "/v1/acquire", ADMIN, ASK).status, 429, "who may change may ask");
+    assert_eq!(with_token(&server, "POST", "/v1/acquire", DATA, BODY).status, 200);
+    assert_eq!(
+        with_token(&server, "POST", "/v1/acquire", ADMIN, BODY).status,
+        429,
+        "an admin token also allows decisions"
+    );
     assert_eq!(with_token(&server, "PUT", "/v1/rules", DATA, RULES).status, 401);
     // Our own client shows what it has.
     let url = format!("http://{}", server.address);
@@ -129,8 +133,8 @@ fn decisions_need_the_configured_token() {
         ("authorization: bearer data-token-0123456789\r\n", "429"),
     ] {
         let text = format!(
-            "POST /v1/acquire HTTP/1.1\r\nhost: x\r\n{token}content-type: application/json\r\ncontent-length: {}\r\n\r\n{ASK}",
-            ASK.len()
+            "POST /v1/acquire HTTP/1.1\r\nhost: x\r\n{token}content-type: application/json\r\ncontent-length: {}\r\n\r\n{BODY}",
+            BODY.len()
         );
         stream.write_all(text.as_bytes()).unwrap();
         let mut head = [0; 12];
@@ -173,7 +177,7 @@ fn admin_listener_is_separate() {
     assert_eq!(
         with_token(&server, "PUT", "/v1/rules", ADMIN, &three).status,
         403,
-        "and not at the other door"
+        "and not at the other listener"
     );
 }
 
@@ -197,9 +201,9 @@ fn tokens_are_read_from_files_and_never_printed() {
     }
     let address = printed.lines().find_map(|line| line.strip_prefix("listening on http://")).unwrap();
     let server = Server::at(address);
-    assert_eq!(server.post("/v1/acquire", ASK).status, 401);
+    assert_eq!(server.post("/v1/acquire", BODY).status, 401);
     for token in [DATA, "another-token-0123456789", ADMIN] {
-        assert_ne!(with_token(&server, "POST", "/v1/acquire", token, ASK).status, 401);
+        assert_ne!(with_token(&server, "POST", "/v1/acquire", token, BODY).status, 401);
     }
     assert_eq!(with_token(&server, "PUT", "/v1/rules", ADMIN, "rules: nonsense").status, 400);
     assert_eq!(with_token(&server, "PUT", "/v1/rules", DATA, RULES).status, 401);
@@ -264,7 +268,7 @@ fn cross_origin_pages_charge_nothing() {
     let host = server.address.clone();
     let json = ("content-type", "application/json");
     let own = format!("http://{host}");
-    let used = || server.post("/v1/peek", ASK).json()["limits"][0]["used"].clone();
+    let used = || server.post("/v1/peek", BODY).json()["limits"][0]["used"].clone();
     let foreign: [&[(&str, &str)]; 4] = [
         &[json, ("origin", "http://evil.example")],
         &[json, ("origin", "null")],
@@ -275,21 +279,21 @@ fn cross_origin_pages_charge_nothing() {
         for path in
             ["/v1/acquire", "/v1/acquire/batch", "/v1/settle", "/v1/release", "/v1/extend", "/v1/report"]
         {
-            let answer = server.send("POST", path, headers, ASK);
+            let answer = server.send("POST", path, headers, BODY);
             let code = &answer.json()["error"]["code"];
             assert_eq!((answer.status, code), (403, &"cross_origin".into()), "{path} {headers:?}");
         }
     }
     assert_eq!(used(), 0);
-    // The dashboard's own page asks, and programs do. The tests send `host: x`.
+    // Requests of the dashboard's own page and of programs pass. The tests send `host: x`.
     for headers in
         [&[json, ("origin", "http://x")][..], &[json, ("sec-fetch-site", "same-origin"), ("origin", &own)]]
     {
-        assert_ne!(server.send("POST", "/v1/acquire", headers, ASK).status, 403, "{headers:?}");
+        assert_ne!(server.send("POST", "/v1/acquire", headers, BODY).status, 403, "{headers:?}");
     }
     assert_eq!(used(), 1);
-    // With a token only those who know it ask.
+    // With a token, only clients that send it may call.
     let server = Server::with_env(&[("SLIDEGATE_TOKEN", DATA)], RULES, &[]);
     let headers = [json, ("origin", "http://evil.example"), ("authorization", &format!("Bearer {DATA}"))];
-    assert_eq!(server.send("POST", "/v1/acquire", &headers, ASK).status, 200);
+    assert_eq!(server.send("POST", "/v1/acquire", &headers, BODY).status, 200);
 }

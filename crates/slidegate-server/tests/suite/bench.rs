@@ -25,8 +25,8 @@ fn run(arguments: &[&str]) -> Output {
 /// Runs a benchmark and returns its figures. Asserts that they add up.
 fn figures(output: &Output) -> Value {
     let text = String::from_utf8(output.stdout.clone()).unwrap();
-    let told = String::from_utf8_lossy(&output.stderr);
-    let figures: Value = serde_json::from_str(&text).unwrap_or_else(|_| panic!("not JSON: {text}{told}"));
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    let figures: Value = serde_json::from_str(&text).unwrap_or_else(|_| panic!("not JSON: {text}{stderr}"));
     let number = |name: &str| figures[name].as_u64().unwrap();
     let sum = |name: &str| -> u64 {
         figures[name].as_object().unwrap().values().map(|count| count.as_u64().unwrap()).sum()
@@ -49,7 +49,7 @@ const HUNDRED: [&str; 8] =
 fn exactly_a_hundred(figures: &Value) {
     let counts = ["asked", "allowed", "denied", "errors"].map(|name| figures[name].as_u64().unwrap());
     assert_eq!(counts, [1000, 100, 900, 0], "{figures}");
-    // Redis may not be asked again for what it has denied.
+    // Redis may not be called again for cached denials.
     let of = |source: &str| figures["sources"][source].as_u64().unwrap_or(0);
     assert_eq!(of("store") + of("deny-cache"), 1000, "{figures}");
     assert!(of("store") > 100, "{figures}");
@@ -60,7 +60,7 @@ fn bench_of_a_server_admits_exactly_the_limit() {
     let server = Server::demo();
     let url = format!("http://{}", server.address);
     exactly_a_hundred(&bench(&[&["--url", &url][..], &HUNDRED].concat()));
-    // What was asked about is what is counted there.
+    // Redis counts the requests that were sent.
     let body = r#"{"resource":"bench-0","limit":100,"window":"1h"}"#;
     assert_eq!(server.post("/v1/peek", body).json()["limits"][0]["used"], 100);
     // Open loop, another resource, and a path that ends in a slash.
@@ -121,21 +121,21 @@ fn duration_ends_the_run_and_warm_up_is_not_counted() {
     let rate = ["--warm-up", "200ms", "--rate", "10000000", "--callers", "1"];
     let open = ["--store", "memory", "--duration", "200ms"];
     let figures = bench(&[&open[..], &rate].concat());
-    let asked = figures["asked"].as_u64().unwrap();
-    assert!(asked > 0);
-    assert_eq!(figures["open_loop"]["unsent"], 2_000_000 - asked, "{figures}");
+    let sent = figures["asked"].as_u64().unwrap();
+    assert!(sent > 0);
+    assert_eq!(figures["open_loop"]["unsent"], 2_000_000 - sent, "{figures}");
     assert!(figures["latency_us"]["max"].as_u64().unwrap() > 100_000, "their wait counts: {figures}");
 }
 
 /// Server that stops once for 400 ms, for every request that comes meanwhile.
 fn stalling() -> Stub {
-    let gate = RwLock::new(());
+    let stall = RwLock::new(());
     Stub::start(move |n| {
         if n == 300 {
-            let _closed = gate.write().unwrap();
+            let _closed = stall.write().unwrap();
             std::thread::sleep(Duration::from_millis(400));
         }
-        drop(gate.read().unwrap());
+        drop(stall.read().unwrap());
         answer(200, ALLOWED)
     })
 }
@@ -192,7 +192,7 @@ fn lost_connections_are_reopened() {
     let stub = Stub::start(move |n| if n % 2 == 0 { polite.clone() } else { answer(200, ALLOWED) });
     let figures = bench(&["--url", &stub.url, "--requests", "100", "--callers", "3"]);
     assert_eq!((&figures["allowed"], &figures["errors"]), (&json!(100), &json!(0)));
-    // One that hangs up without a word costs the ask it was for, and no other.
+    // A closed connection without a response costs only its own request.
     let stub = Stub::start(|n| if n == 50 { "connection: close".into() } else { answer(200, ALLOWED) });
     let figures = bench(&["--url", &stub.url, "--requests", "100", "--callers", "3"]);
     assert_eq!((&figures["allowed"], &figures["errors"]), (&json!(99), &json!(1)), "{figures}");
@@ -260,7 +260,7 @@ fn invalid_options_are_rejected_before_the_run() {
     let alive = format!("http://{}", server.address);
     let foreign = Stub::start(|_| String::new());
     let elsewhere = format!("{}/elsewhere", alive);
-    for (arguments, told) in [
+    for (arguments, message) in [
         (&["--url", &dead][..], format!("cannot reach {dead}: Connection refused")),
         (&["--store", &no_redis], format!("Redis at 127.0.0.1:{free} cannot be reached")),
         (&["--url", "https://x"], "`https://x` is not an address such as http://127.0.0.1:8080".into()),
@@ -293,7 +293,7 @@ fn invalid_options_are_rejected_before_the_run() {
         let output = run(arguments);
         let text = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(2), "{arguments:?}: {text}");
-        assert!(text.contains(&told), "{arguments:?}: {told:?} is not in {text:?}");
+        assert!(text.contains(&message), "{arguments:?}: {message:?} is not in {text:?}");
         assert!(output.stdout.is_empty() && !text.contains("hush"));
     }
     assert_eq!(foreign.seen(), 0);

@@ -18,7 +18,7 @@ use crate::server::Server;
 
 const ONE_WORKER: (&str, &str) = ("TOKIO_WORKER_THREADS", "1");
 
-const ASK: &str = r#"{"attributes":{"user":"a"}}"#;
+const BODY: &str = r#"{"attributes":{"user":"a"}}"#;
 
 fn rules(limit: u64) -> String {
     format!("rules: [{{ name: one, key: [user], limit: {limit}, window: 1h }}]")
@@ -51,7 +51,7 @@ fn decisions_continue_while_a_rules_file_is_read() {
     let server = Server::start_with(&[ONE_WORKER], &["--config", file.to_str().unwrap()]);
     let pipe = block(&file);
     for used in 1..=20 {
-        assert_eq!(server.post("/v1/acquire", ASK).json()["limits"][0]["used"], used);
+        assert_eq!(server.post("/v1/acquire", BODY).json()["limits"][0]["used"], used);
     }
     assert!(server.get("/metrics").body.contains("slidegate_rules_version 1\n"));
     unblock(&file, pipe, rules(7).as_bytes());
@@ -69,22 +69,22 @@ fn decisions_continue_while_a_certificate_is_read() {
     let tls = format!("tls: {{ certificate: {0}/server.pem, key: {0}/server.key }}\n", dir.path().display());
     let server = Server::with_env(&[ONE_WORKER], &(tls + &rules(100)), &[]);
     let url = format!("https://{}/v1/acquire", server.address);
-    let ask = |authority: &Path| {
+    let post = |authority: &Path| {
         let mut command = Command::new("curl");
         command.args(["-sS", "--noproxy", "*", "--max-time", "30", "--cacert"]).arg(authority.join("ca.pem"));
         let output =
-            command.args(["-H", "content-type: application/json", "-d", ASK, &url]).output().unwrap();
+            command.args(["-H", "content-type: application/json", "-d", BODY, &url]).output().unwrap();
         String::from_utf8(output.stdout).unwrap()
     };
     let pipe = block(&path("server.pem"));
     for used in 1..=5 {
-        let answer = ask(dir.path());
+        let answer = post(dir.path());
         assert!(answer.contains(&format!(r#""used":{used},"#)), "{used}: {answer:?}");
     }
-    assert_eq!(ask(other.path()), "", "the certificate is the one from before");
+    assert_eq!(post(other.path()), "", "the certificate is the one from before");
     std::fs::copy(other.path().join("server.key"), path("server.key")).unwrap();
     unblock(&path("server.pem"), pipe, &std::fs::read(other.path().join("server.pem")).unwrap());
-    eventually("the next certificate is served", || ask(other.path()).contains(r#""allowed":true"#));
+    eventually("the next certificate is served", || post(other.path()).contains(r#""allowed":true"#));
 }
 
 #[test]

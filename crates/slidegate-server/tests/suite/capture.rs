@@ -45,7 +45,7 @@ fn login(server: &Server, ip: &str) -> u16 {
 }
 
 /// Removes the instants, after asserting their order.
-fn told(mut all: Vec<Value>) -> Vec<Value> {
+fn without_times(mut all: Vec<Value>) -> Vec<Value> {
     let instants: Vec<u64> = all.iter().map(|line| line["at"].as_u64().unwrap()).collect();
     assert!(instants.is_sorted(), "{instants:?}");
     assert!(instants.iter().all(|at| *at > 1_700_000_000_000_000), "microseconds since 1970");
@@ -69,12 +69,12 @@ fn every_protocol_is_recorded() {
     server.post("/v1/acquire", r#"{"attributes":{"api":"/admin"},"permits":0}"#);
     assert_eq!(server.get("/v1/authorize").status, 200);
     let mut client = Wire::connect(server.listener_address("redis"));
-    client.ask("SG.ACQUIRE r 5 1000 2");
-    client.ask("SG.CHECK PERMITS 3 api /report");
-    client.ask("CL.THROTTLE user 4 30 60 1");
+    client.call("SG.ACQUIRE r 5 1000 2");
+    client.call("SG.CHECK PERMITS 3 api /report");
+    client.call("CL.THROTTLE user 4 30 60 1");
     let grpc = grpc::Client::of(&server);
-    grpc.codes(grpc::asked("shop", &[&[("user", "alice")]]));
-    grpc.codes(grpc::asked("shop", &[&[("user", "alice")], &[("item", "7")]]));
+    grpc.codes(grpc::rate_limit_request("shop", &[&[("user", "alice")]]));
+    grpc.codes(grpc::rate_limit_request("shop", &[&[("user", "alice")], &[("item", "7")]]));
     // A connection that is open would keep the server from stopping at once.
     drop((client, grpc));
     stop(server);
@@ -94,7 +94,7 @@ fn every_protocol_is_recorded() {
         json!({ "attributes": { "domain": "shop", "user": "alice" }, "permits": 1, "allowed": true }),
         json!({ "attributes": { "domain": "shop", "item": "7" }, "permits": 1, "allowed": true }),
     ];
-    let recorded = told(lines(&fs::read_to_string(&path).unwrap()));
+    let recorded = without_times(lines(&fs::read_to_string(&path).unwrap()));
     for (line, expected) in recorded.iter().zip(&expected) {
         assert_eq!(line, expected);
     }
@@ -157,11 +157,11 @@ fn existing_files_are_kept_unless_overwritten() {
     fs::write(&path, "mine\n").unwrap();
     let name = path.to_str().unwrap();
     let denied = serve(&["--record", name]);
-    let said = String::from_utf8(denied.stderr).unwrap();
+    let stderr = String::from_utf8(denied.stderr).unwrap();
     let expected = format!(
         "slidegate: {name} is there already: record to another file, or replace it with --record-force\n"
     );
-    assert_eq!((denied.status.code(), said, denied.stdout.len()), (Some(2), expected, 0));
+    assert_eq!((denied.status.code(), stderr, denied.stdout.len()), (Some(2), expected, 0));
     assert_eq!(fs::read_to_string(&path).unwrap(), "mine\n");
     let server = recording(&path, &["--record-force"]);
     login(&server, "1");
@@ -185,9 +185,9 @@ fn flags_are_checked() {
         (&["--record", "x", "--record-for", "0s"], "must be longer than nothing"),
     ] {
         let output = serve(arguments);
-        let said = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(output.status.code(), Some(2), "{said}");
-        assert!(said.contains(message), "{said}");
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{stderr}");
+        assert!(stderr.contains(message), "{stderr}");
         assert!(!Path::new("x").exists());
     }
 }
@@ -215,8 +215,8 @@ fn recording_stops_at_its_size_or_duration() {
         let text = fs::read_to_string(&path).unwrap();
         assert_eq!(text, before, "nothing comes after");
         let n = lines(&text).len();
-        let said = fs::read_to_string(&log).unwrap();
-        assert!(said.contains(&format!("recorded {n} requests in {file}: {why}\n")), "{said}");
+        let log_text = fs::read_to_string(&log).unwrap();
+        assert!(log_text.contains(&format!("recorded {n} requests in {file}: {why}\n")), "{log_text}");
         let line = text.lines().next().unwrap().len() as u64 + 1;
         assert!(
             name == "time" || (1_024 - line - 40..=1_024).contains(&(text.len() as u64)),
@@ -321,11 +321,11 @@ fn recording_can_be_streamed() {
     for n in 0..3 {
         login(&server, &n.to_string());
     }
-    let whom = |lines: &[Value]| -> Vec<Value> {
+    let users = |lines: &[Value]| -> Vec<Value> {
         lines.iter().map(|line| line["attributes"]["ip"].clone()).collect()
     };
-    assert_eq!(whom(&small.rest()), ["0", "1"], "a third would be too much");
-    assert_eq!(whom(&stream.rest()), ["0", "1", "2"]);
+    assert_eq!(users(&small.rest()), ["0", "1"], "a third would be too much");
+    assert_eq!(users(&stream.rest()), ["0", "1", "2"]);
     eventually("both are over", || server.get("/metrics").body.contains("slidegate_recordings 0\n"));
     let page = server.get("/metrics").body;
     assert!(page.contains("slidegate_recorded_requests_total 5\n"), "{page}");
@@ -345,18 +345,18 @@ fn recording_needs_a_token_and_is_bounded() {
         (r#"{"path":"/etc/passwd"}"#, "unknown field `path`"),
         ("[]", "the body must be an object, not a list"),
     ] {
-        let (status, said) = admin(&server, body);
+        let (status, error) = admin(&server, body);
         assert_eq!(status, 400, "{body}");
-        assert!(said.contains(message), "{body}: {said}");
+        assert!(error.contains(message), "{body}: {error}");
     }
     let many = json!({ "by": vec!["a"; 33] }).to_string();
     assert_eq!(admin(&server, &many), (400, "`by` may name 32 attributes, not 33".to_owned()));
     let all: Vec<Lines> = (0..4).map(|_| Lines::of(&server, r#"{"seconds":3600}"#)).collect();
-    let (status, said) = admin(&server, "{}");
+    let (status, error) = admin(&server, "{}");
     let expected = "as much is recorded as may be: end another recording, or try again";
-    assert_eq!((status, said.as_str()), (503, expected));
+    assert_eq!((status, error.as_str()), (503, expected));
     drop(all);
-    eventually("those who left are noticed", || {
+    eventually("closed streams are noticed", || {
         login(&server, "1");
         server.get("/metrics").body.contains("slidegate_recordings 0\n")
     });

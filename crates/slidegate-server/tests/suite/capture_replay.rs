@@ -86,7 +86,7 @@ impl Traffic {
     }
 
     /// Sends one request, or several at one instant. Returns their number.
-    fn ask(&mut self, server: &Server) -> usize {
+    fn send(&mut self, server: &Server) -> usize {
         let several = 1 + self.pick(12);
         match self.pick(8) {
             0..=2 => {
@@ -102,7 +102,7 @@ impl Traffic {
             }
             4..=6 => {
                 let command = self.command();
-                assert!(!self.client.ask(&command).numbers().is_empty());
+                assert!(!self.client.call(&command).numbers().is_empty());
                 1
             }
             _ => {
@@ -133,9 +133,9 @@ fn simulation_repeats_decisions_of_a_server() {
     let mut server = Server::with_env(&[], RULES, &["--record", trace.to_str().unwrap()]);
     let random = Xoshiro256PlusPlus::seed_from_u64(9);
     let mut traffic = Traffic { random, client: Wire::connect(server.listener_address("redis")) };
-    let mut asked = 0;
-    while asked < 6_000 {
-        asked += traffic.ask(&server);
+    let mut sent = 0;
+    while sent < 6_000 {
+        sent += traffic.send(&server);
     }
     let edition = server.get("/v1/rules").json()["edition"].clone();
     server.terminate();
@@ -145,7 +145,7 @@ fn simulation_repeats_decisions_of_a_server() {
     let recorded = &report["recorded"];
     assert_eq!(
         (&recorded["compared"], &recorded["differences"], &report["late"]["requests"]),
-        (&json!(asked), &json!(0), &json!(0)),
+        (&json!(sent), &json!(0), &json!(0)),
         "{recorded}"
     );
     // How busy it was is up to the machine; most rules had to deny, and none denied everything.
@@ -154,7 +154,7 @@ fn simulation_repeats_decisions_of_a_server() {
     assert!(denying >= 6, "{report}");
     let open = |rule: &Value| rule["allowed"] != 0 || rule["rule"] == "banned" || rule["rule"] == "staff";
     assert!(rules.iter().all(open), "{report}");
-    // What a shadow would do is the same, too. (`tried` is asked for apart, a moment later.)
+    // Verdicts of shadow rules are equal, too. (`tried` is requested separately, a moment later.)
     let live = edition["shadows"].as_array().unwrap().iter().find(|shadow| shadow["rule"] == "watched");
     let watched = rules.iter().find(|rule| rule["rule"] == "watched").unwrap();
     for (live_name, name) in [
@@ -171,5 +171,5 @@ fn simulation_repeats_decisions_of_a_server() {
         .unwrap();
     let others = simulate(&path("others.yaml"), &trace);
     assert_ne!(others["recorded"]["differences"], 0);
-    eprintln!("{asked} requests, {} denied, 0 decided otherwise", report["denied"]);
+    eprintln!("{sent} requests, {} denied, 0 decided otherwise", report["denied"]);
 }

@@ -63,9 +63,9 @@ fn validate_lists_every_error() {
     let bad = "listen: { http: here, htp: x }\nstore: rediss\nlisten2: 5\nrules:\n  - { name: a, limit: 0, window: 1s }\n";
     let bad = run(&["validate", "-"], bad);
     assert_eq!(bad.status.code(), Some(1));
-    let told = String::from_utf8(bad.stderr).unwrap();
+    let stderr = String::from_utf8(bad.stderr).unwrap();
     assert_eq!(
-        told.lines().collect::<Vec<_>>(),
+        stderr.lines().collect::<Vec<_>>(),
         [
             "-:1:17: http must be an address and a port such as 127.0.0.1:8080, or `off`, not \"here\"",
             "-:1:23: unknown field `htp` in listen: it may have `http`, `grpc`, `resp`, `admin`, `limits`",
@@ -88,9 +88,9 @@ fn invalid_listen_limits_are_reported_with_their_lines() {
     grpc-streams-per-connection: 1001
     conections: 5
 rules: []";
-    let told = String::from_utf8(run(&["validate", "-"], bad).stderr).unwrap();
+    let stderr = String::from_utf8(run(&["validate", "-"], bad).stderr).unwrap();
     assert_eq!(
-        told.lines().collect::<Vec<_>>(),
+        stderr.lines().collect::<Vec<_>>(),
         [
             "-:3:18: connections must be between 1 and 1000000, not 0",
             "-:4:30: connections-per-address must be between 1 and 1000000, not 1000001",
@@ -110,9 +110,9 @@ fn invalid_file_prevents_the_start() {
     let path = file.path().to_str().unwrap();
     let output = run(&["--config", path], "");
     assert_eq!(output.status.code(), Some(2));
-    let told = String::from_utf8(output.stderr).unwrap();
+    let stderr = String::from_utf8(output.stderr).unwrap();
     let expected = format!("slidegate: {path} has mistakes:\n  {path}:1:9: rule `a` needs `limit`\n");
-    assert_eq!(told, expected);
+    assert_eq!(stderr, expected);
 }
 
 #[test]

@@ -45,26 +45,26 @@ fn idle_connections_do_not_delay_other_clients() {
     let clock = SystemClock::new();
     let mut longest = Duration::ZERO;
     let mut healthy = server.connect();
-    let ask = request(r#"{"attributes":{"user":"healthy"}}"#);
-    let mut asked = 0;
+    let request_text = request(r#"{"attributes":{"user":"healthy"}}"#);
+    let mut answered = 0;
     for byte in text.as_bytes().iter().take(30) {
         for client in &mut slow {
             client.write_all(std::slice::from_ref(byte)).unwrap();
         }
         for _ in 0..20 {
             let start = Duration::from(clock.now());
-            healthy.write_all(ask.as_bytes()).unwrap();
+            healthy.write_all(request_text.as_bytes()).unwrap();
             let mut answer = [0; 2_048];
             let n = healthy.read(&mut answer).unwrap();
             assert!(answer[..n].starts_with(b"HTTP/1.1 200 "), "{}", String::from_utf8_lossy(&answer[..n]));
             longest = longest.max(Duration::from(clock.now()) - start);
-            asked += 1;
+            answered += 1;
         }
     }
     let grown = memory().saturating_sub(before);
     let each = grown / (SLOW + IDLE) as u64;
     eprintln!(
-        "{asked} answers beside {SLOW} slow and {IDLE} idle connections, the longest in {longest:?}; {each} bytes each"
+        "{answered} answers beside {SLOW} slow and {IDLE} idle connections, the longest in {longest:?}; {each} bytes each"
     );
     assert!(longest < LONGEST, "an answer took {longest:?}");
     assert!(each < 40 << 10, "{each} bytes a connection");
@@ -80,18 +80,18 @@ fn silent_connections_do_not_block_a_port() {
     let allowed = rlimit::increase_nofile_limit(needed).unwrap();
     assert!(allowed >= needed, "this test needs {needed} open files, and may have {allowed}");
     let server = Server::with_rules("listen: { limits: { first-byte: 1h } }\nrules: []");
-    for door in ["http", "redis"] {
-        let address = server.listener_address(door);
+    for protocol in ["http", "redis"] {
+        let address = server.listener_address(protocol);
         let silent: Vec<TcpStream> = (0..SILENT).map(|_| TcpStream::connect(address).unwrap()).collect();
         for _ in 0..20 {
-            match door {
+            match protocol {
                 "http" => assert_eq!(server.get("/healthz").status, 200),
-                _ => assert_eq!(Wire::connect(address).ask("PING"), simple("PONG")),
+                _ => assert_eq!(Wire::connect(address).call("PING"), simple("PONG")),
             }
         }
         let shed = format!(
             "slidegate_connections_shed_total{{protocol=\"{}\",reason=\"room\"}} ",
-            door.replace("redis", "resp")
+            protocol.replace("redis", "resp")
         );
         let page = server.get("/metrics").body;
         let shed: u64 = page.lines().find_map(|line| line.strip_prefix(&shed)).unwrap().parse().unwrap();
@@ -105,28 +105,28 @@ fn silent_connections_do_not_block_a_port() {
 #[test]
 fn shutdown_under_load_loses_no_response() {
     let redis = RedisServer::start(Flavour::Redis7);
-    for door in ["http", "redis"] {
+    for protocol in ["http", "redis"] {
         let rules = format!(
-            "store: {}\nguard: {{ deadline: 20s }}\nrules: [{{ name: {door}, limit: 1000000, window: 1h }}]",
+            "store: {}\nguard: {{ deadline: 20s }}\nrules: [{{ name: {protocol}, limit: 1000000, window: 1h }}]",
             redis.url()
         );
         let mut server = Server::with_rules(&rules);
         let answered = AtomicU64::new(0);
         let stopped = AtomicBool::new(false);
-        let address = server.listener_address(door).to_owned();
+        let address = server.listener_address(protocol).to_owned();
         std::thread::scope(|scope| {
             for _ in 0..8 {
                 scope.spawn(|| {
-                    let ask = match door {
+                    let request_text = match protocol {
                         "http" => request(r#"{"attributes":{"user":"a"}}"#),
                         _ => "*3\r\n$8\r\nSG.CHECK\r\n$4\r\nuser\r\n$1\r\na\r\n".to_owned(),
                     };
-                    let yes: &[u8] = if door == "http" { b"HTTP/1.1 200 " } else { b"*5\r\n:1\r\n" };
+                    let yes: &[u8] = if protocol == "http" { b"HTTP/1.1 200 " } else { b"*5\r\n:1\r\n" };
                     let mut stream = TcpStream::connect(&address).unwrap();
                     stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
                     let mut answer = [0; 4_096];
                     // Until the server closes the connection, which it does only before it has read the next request.
-                    while stream.write_all(ask.as_bytes()).is_ok() {
+                    while stream.write_all(request_text.as_bytes()).is_ok() {
                         match stream.read(&mut answer) {
                             Ok(n) if n > 0 => {
                                 assert!(
@@ -151,9 +151,12 @@ fn shutdown_under_load_loses_no_response() {
         });
         assert!(server.wait().success());
         let answered = answered.load(Ordering::Relaxed);
-        let counted: f64 =
-            ::redis::cmd("ZSCORE").arg(format!("sg:{{{door}}}")).arg("u").query(&mut redis.client()).unwrap();
-        eprintln!("{door}: {answered} answers until it stopped");
+        let counted: f64 = ::redis::cmd("ZSCORE")
+            .arg(format!("sg:{{{protocol}}}"))
+            .arg("u")
+            .query(&mut redis.client())
+            .unwrap();
+        eprintln!("{protocol}: {answered} answers until it stopped");
         assert_eq!(answered, (-counted).floor() as u64, "as many answers as Redis has counted");
     }
 }

@@ -115,7 +115,7 @@ fn under_load(server: &Server, during: impl FnOnce()) {
 fn live_numbers_change_and_a_key_shows_its_window() {
     let server = Server::with_rules(RULES);
     look(&server, |page| {
-        page.until("nobody has asked yet", "!document.querySelector('#empty').hidden");
+        page.until("no request has arrived yet", "!document.querySelector('#empty').hidden");
         page.picture("empty");
         page.accessible("empty");
     });
@@ -145,10 +145,7 @@ fn live_numbers_change_and_a_key_shows_its_window() {
                 "its admissions are drawn",
                 "document.querySelectorAll('#timeline [data-cost]').length > 0",
             );
-            page.until(
-                "when the next is free is told",
-                "/\\d/.test(document.querySelector('#next-free').textContent)",
-            );
+            page.until("the wait is shown", "/\\d/.test(document.querySelector('#next-free').textContent)");
             assert!(page.text("#inspector-used").contains("3"));
             for theme in ["light", "dark"] {
                 page.run(&format!("document.documentElement.dataset.theme = '{theme}'"), &[]);
@@ -265,7 +262,7 @@ fn shows_a_redis_outage_and_its_end() {
             page.picture("redis");
             redis.kill();
             page.until("Redis is gone", &format!("!({})", state("ok")));
-            page.until("that is said", "document.querySelector('#banner').textContent.trim() !== ''");
+            page.until("the banner is shown", "document.querySelector('#banner').textContent.trim() !== ''");
             page.picture("redis-down");
             page.accessible("Redis is gone");
             redis.restart();
@@ -278,7 +275,7 @@ fn shows_a_redis_outage_and_its_end() {
 fn shows_that_the_server_is_gone() {
     let server = Server::with_env(&[("SLIDEGATE_TOKEN", ADMIN)], RULES, &[]);
     look(&server, |page| {
-        page.until("a token is asked for", "document.querySelector('#token-dialog').open");
+        page.until("the token dialog opens", "document.querySelector('#token-dialog').open");
         page.picture("token");
         page.fill("#token-input", ADMIN);
         page.click("#token-save");

@@ -23,15 +23,15 @@ fn blocks() -> [&'static str; 2] {
 /// Upstream of Envoy: answers 200, and counts requests.
 struct Upstream {
     address: SocketAddr,
-    asked: Arc<AtomicUsize>,
+    requests: Arc<AtomicUsize>,
 }
 
 impl Upstream {
     fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
-        let asked = Arc::new(AtomicUsize::new(0));
-        let counted = Arc::clone(&asked);
+        let requests = Arc::new(AtomicUsize::new(0));
+        let counted = Arc::clone(&requests);
         // They end with the test's process.
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
@@ -39,16 +39,16 @@ impl Upstream {
                 std::thread::spawn(move || serve(stream, &counted));
             }
         });
-        Upstream { address, asked }
+        Upstream { address, requests }
     }
 }
 
-fn serve(mut stream: TcpStream, asked: &AtomicUsize) {
+fn serve(mut stream: TcpStream, requests: &AtomicUsize) {
     stream.set_nodelay(true).unwrap();
     let mut lines = BufReader::new(stream.try_clone().unwrap()).lines();
     while let Some(Ok(line)) = lines.next() {
         if line.is_empty() {
-            asked.fetch_add(1, Ordering::Relaxed);
+            requests.fetch_add(1, Ordering::Relaxed);
             if stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok").is_err() {
                 return;
             }
@@ -99,7 +99,7 @@ impl Envoy {
     }
 
     fn forwarded(&self) -> usize {
-        self.upstream.asked.load(Ordering::Relaxed)
+        self.upstream.requests.load(Ordering::Relaxed)
     }
 }
 
@@ -120,7 +120,7 @@ struct Answer {
 
 impl Answer {
     fn header(&self, name: &str) -> Option<&str> {
-        self.headers.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
+        self.headers.iter().find(|(other, _)| other == name).map(|(_, value)| value.as_str())
     }
 }
 

@@ -24,7 +24,7 @@ fn limiter(files: &[NamedText]) -> Limiter {
 }
 
 /// Sends all of these descriptors in one request, as Envoy does.
-async fn ask(limiter: &Limiter, domain: &str, descriptors: &[Entries]) -> Vec<Decision> {
+async fn acquire(limiter: &Limiter, domain: &str, descriptors: &[Entries]) -> Vec<Decision> {
     let attributes: Vec<_> =
         descriptors.iter().map(|entries| attributes(domain, entries.iter().copied())).collect();
     let requests: Vec<Request<'_>> = attributes
@@ -35,7 +35,7 @@ async fn ask(limiter: &Limiter, domain: &str, descriptors: &[Entries]) -> Vec<De
 }
 
 /// Describes the decision in a word.
-fn told(decision: &Decision) -> String {
+fn summary(decision: &Decision) -> String {
     if decision.source() == Source::Blocked && !decision.allowed() {
         return "blocked".to_owned();
     }
@@ -43,9 +43,9 @@ fn told(decision: &Decision) -> String {
         let shadow = if limit.mode() == Mode::Shadow { " shadow" } else { "" };
         format!("{}/{}{shadow}", limit.limit(), limit.quota().window())
     });
-    let told = limits.next().unwrap_or_else(|| "-".to_owned());
+    let summary = limits.next().unwrap_or_else(|| "-".to_owned());
     assert_eq!(limits.next(), None, "at most one limit applies to a descriptor");
-    told
+    summary
 }
 
 /// Examples of the README of envoyproxy/ratelimit: a configuration, and the decisions on descriptors.
@@ -150,12 +150,12 @@ descriptors:
         let domain = text.lines().next().unwrap().strip_prefix("domain: ").unwrap();
         for (entries, expected) in *requests {
             assert_eq!(
-                told(&ask(&limiter, domain, &[entries.to_vec()]).await[0]),
+                summary(&acquire(&limiter, domain, &[entries.to_vec()]).await[0]),
                 *expected,
                 "{entries:?}\n{text}"
             );
-            let elsewhere = ask(&limiter, "elsewhere", &[entries.to_vec()]).await;
-            assert_eq!(told(&elsewhere[0]), "-");
+            let elsewhere = acquire(&limiter, "elsewhere", &[entries.to_vec()]).await;
+            assert_eq!(summary(&elsewhere[0]), "-");
         }
     }
 }
@@ -169,17 +169,17 @@ descriptors:
   - key: key_2
     descriptors: [{ key: user, rate_limit: { replaces: [{ name: specific }], requests_per_unit: 10, unit: second } }]"));
     let (first, second) = (vec![("key_1", "v"), ("user", "u")], vec![("key_2", "v"), ("user", "u")]);
-    let told_of = |decisions: Vec<Decision>| decisions.iter().map(told).collect::<Vec<_>>();
-    assert_eq!(told_of(ask(&limiter, "d", &[first.clone(), second.clone()]).await), ["-", "10/1s"]);
-    assert_eq!(told_of(ask(&limiter, "d", std::slice::from_ref(&first)).await), ["5/1s"]);
-    assert_eq!(ask(&limiter, "d", &[first]).await[0].limits().next().unwrap().used(), 2);
+    let summaries = |decisions: Vec<Decision>| decisions.iter().map(summary).collect::<Vec<_>>();
+    assert_eq!(summaries(acquire(&limiter, "d", &[first.clone(), second.clone()]).await), ["-", "10/1s"]);
+    assert_eq!(summaries(acquire(&limiter, "d", std::slice::from_ref(&first)).await), ["5/1s"]);
+    assert_eq!(acquire(&limiter, "d", &[first]).await[0].limits().next().unwrap().used(), 2);
 }
 
 // --- The oracle. ---
 
-struct Dice(u64);
+struct Rng(u64);
 
-impl Dice {
+impl Rng {
     fn below(&mut self, n: usize) -> usize {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
@@ -222,25 +222,25 @@ const KEYS: [&[&str]; 4] = [&["a", "b"], &["c", "a"], &["d", "a"], &["a"]];
 const VALUES: [&str; 9] = ["", "", "x", "xy", "y", "*", "x*", "xy*", "y*"];
 const SENT: [&str; 7] = ["x", "xy", "xyz", "xq", "y", "yy", "z"];
 
-fn grow(dice: &mut Dice, depth: usize, next: &mut usize) -> Level {
+fn grow(rng: &mut Rng, depth: usize, next: &mut usize) -> Level {
     let mut level = Level::default();
-    for _ in 0..dice.below(6) + usize::from(depth == 0) {
-        let (key, value) = (dice.one_of(KEYS[depth]), dice.one_of(&VALUES));
+    for _ in 0..rng.below(6) + usize::from(depth == 0) {
+        let (key, value) = (rng.one_of(KEYS[depth]), rng.one_of(&VALUES));
         let composite = if value.is_empty() { key.to_owned() } else { format!("{key}_{value}") };
         if level.descriptors.contains_key(&composite) {
             continue;
         }
         *next += 1;
-        let limit = (dice.below(3) > 0).then(|| Limit {
-            requests: if dice.below(8) == 0 { 0 } else { *next },
-            unlimited: dice.below(8) == 0,
-            shadow: dice.below(4) == 0,
-            name: (dice.below(3) == 0).then(|| dice.below(3)),
-            replaces: if dice.below(4) == 0 { vec![dice.below(3)] } else { Vec::new() },
+        let limit = (rng.below(3) > 0).then(|| Limit {
+            requests: if rng.below(8) == 0 { 0 } else { *next },
+            unlimited: rng.below(8) == 0,
+            shadow: rng.below(4) == 0,
+            name: (rng.below(3) == 0).then(|| rng.below(3)),
+            replaces: if rng.below(4) == 0 { vec![rng.below(3)] } else { Vec::new() },
         });
-        let below = if depth < 2 { grow(dice, depth + 1, next) } else { Level::default() };
+        let below = if depth < 2 { grow(rng, depth + 1, next) } else { Level::default() };
         let wild = value.ends_with('*');
-        let shared = wild && dice.below(2) == 0;
+        let shared = wild && rng.below(2) == 0;
         if wild {
             level.wildcards.push(composite.clone());
         }
@@ -326,21 +326,21 @@ fn found<'t>(root: &'t Level, entries: &Entries) -> Option<(&'t Limit, String)> 
 async fn random_trees_agree_with_the_reference_walk() {
     let mut seen: HashMap<String, usize> = HashMap::new();
     for seed in 1..=400 {
-        let mut dice = Dice(0x9E37_79B9_7F4A_7C15u64.wrapping_mul(seed));
-        let mut tree = grow(&mut dice, 0, &mut 0);
-        let mut known = HashSet::new();
-        names(&tree, &mut known);
-        prune(&mut tree, &known);
+        let mut rng = Rng(0x9E37_79B9_7F4A_7C15u64.wrapping_mul(seed));
+        let mut tree = grow(&mut rng, 0, &mut 0);
+        let mut rule_names = HashSet::new();
+        names(&tree, &mut rule_names);
+        prune(&mut tree, &rule_names);
         let mut text = "domain: d\ndescriptors:\n".to_owned();
         write(&tree, 2, &mut text);
         let limiter = limiter(&one(&text));
         // What counts under one name there counts under one name here, and the other way round.
-        let (mut ours, mut theirs) = (HashMap::new(), HashMap::new());
+        let (mut keys_by_counter, mut counters_by_key) = (HashMap::new(), HashMap::new());
         for _ in 0..40 {
-            let descriptors: Vec<Entries> = (0..1 + dice.below(3))
+            let descriptors: Vec<Entries> = (0..1 + rng.below(3))
                 .map(|_| {
-                    let depth = 1 + dice.below(4);
-                    KEYS[..depth].iter().map(|keys| (dice.one_of(keys), dice.one_of(&SENT))).collect()
+                    let depth = 1 + rng.below(4);
+                    KEYS[..depth].iter().map(|keys| (rng.one_of(keys), rng.one_of(&SENT))).collect()
                 })
                 .collect();
             let limits: Vec<_> = descriptors.iter().map(|entries| found(&tree, entries)).collect();
@@ -366,21 +366,29 @@ async fn random_trees_agree_with_the_reference_walk() {
                     None => "-".to_owned(),
                 })
                 .collect();
-            let decisions = ask(&limiter, "d", &descriptors).await;
+            let decisions = acquire(&limiter, "d", &descriptors).await;
             let blocked = expected.iter().any(|expected| expected == "blocked");
             for (n, (decision, expected)) in decisions.iter().zip(&expected).enumerate() {
                 if blocked && expected != "blocked" {
                     continue;
                 }
-                assert_eq!(told(decision), *expected, "{:?}\n{text}", descriptors[n]);
+                assert_eq!(summary(decision), *expected, "{:?}\n{text}", descriptors[n]);
                 let kind = expected.trim_start_matches(|c: char| c.is_ascii_digit());
                 *seen.entry(kind.to_owned()).or_default() += 1;
                 if let (Some(limit), Some((_, counter)), false) =
                     (decision.limits().next(), &limits[n], blocked)
                 {
                     let key = limit.key().as_str().to_owned();
-                    assert_eq!(ours.entry(counter.clone()).or_insert_with(|| key.clone()), &key, "{text}");
-                    assert_eq!(theirs.entry(key).or_insert_with(|| counter.clone()), counter, "{text}");
+                    assert_eq!(
+                        keys_by_counter.entry(counter.clone()).or_insert_with(|| key.clone()),
+                        &key,
+                        "{text}"
+                    );
+                    assert_eq!(
+                        counters_by_key.entry(key).or_insert_with(|| counter.clone()),
+                        counter,
+                        "{text}"
+                    );
                 }
             }
         }
@@ -455,9 +463,9 @@ descriptors:
 
 #[test]
 fn every_mistake_has_its_exact_message() {
-    for (text, said) in BROKEN {
+    for (text, message) in BROKEN {
         let mistakes = translate(&one(text)).map(|rules| rules.len()).expect_err(text);
-        assert_eq!(mistakes.join("\n"), *said, "{text}");
+        assert_eq!(mistakes.join("\n"), *message, "{text}");
     }
     let file = |name: &str| (name.to_owned(), "domain: d".to_owned());
     let mistakes = translate(&[file("a.yaml"), file("b.yaml")]).map(|rules| rules.len()).unwrap_err();
@@ -560,8 +568,8 @@ fn import_and_serve_commands() {
     std::fs::write(path("bad.yaml"), "domain: shop\ndescriptors: 5").unwrap();
     let bad = run(&["serve", "--http", "127.0.0.1:0", "--envoy-config", directory.path().to_str().unwrap()]);
     assert_eq!(bad.status.code(), Some(2));
-    let said = String::from_utf8(bad.stderr).unwrap();
-    assert!(said.contains("bad.yaml:2:14: descriptors must be a list, not 5"), "{said}");
+    let stderr = String::from_utf8(bad.stderr).unwrap();
+    assert!(stderr.contains("bad.yaml:2:14: descriptors must be a list, not 5"), "{stderr}");
     let imported = run(&["import", "envoy", path("bad.yaml").to_str().unwrap()]);
     assert_eq!(imported.status.code(), Some(1));
 }

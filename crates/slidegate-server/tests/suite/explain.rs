@@ -45,12 +45,12 @@ fn every_rule_explains_its_match() {
         for _ in 0..2 {
             assert_eq!(server.post("/v1/acquire", &login.to_string()).status, 200);
         }
-        let told = explain(&server, &login);
+        let explanation = explain(&server, &login);
         assert_eq!(
-            (&told["allowed"], &told["code"], &told["denied_by"], &told["never"]),
+            (&explanation["allowed"], &explanation["code"], &explanation["denied_by"], &explanation["never"]),
             (&json!(false), &json!(10007), &json!("login"), &json!(false))
         );
-        assert!(told["retry_after_ms"].as_u64().unwrap() > 3_500_000, "{told}");
+        assert!(explanation["retry_after_ms"].as_u64().unwrap() > 3_500_000, "{explanation}");
         let expected = [
             ("off", "does-not-apply"),
             ("login", "denies"),
@@ -60,8 +60,8 @@ fn every_rule_explains_its_match() {
             ("guests", "would-deny"),
             ("closed", "does-not-apply"),
         ];
-        assert_eq!(verdicts(&told), expected.map(|(a, b)| (a.to_owned(), b.to_owned())));
-        let counted = &rule(&told, "login")["counted"];
+        assert_eq!(verdicts(&explanation), expected.map(|(a, b)| (a.to_owned(), b.to_owned())));
+        let counted = &rule(&explanation, "login")["counted"];
         for (field, expected) in [
             ("key", json!("login:ip=1.2.3.4")),
             ("algorithm", json!("sliding-window")),
@@ -83,12 +83,12 @@ fn every_rule_explains_its_match() {
             assert_eq!(entry["permits"], 1);
             assert!((3_599_990..=3_600_010).contains(&(age + leaves)), "{entry}");
         }
-        let climbs = &rule(&told, "climbs")["counted"];
-        assert_eq!((&climbs["limit"], &climbs["limit_now"]), (&json!(100), &json!(20)));
-        assert_eq!(climbs["warm_up"], json!({ "from": 20, "over_ms": 3_600_000 }));
+        let warming_up = &rule(&explanation, "climbs")["counted"];
+        assert_eq!((&warming_up["limit"], &warming_up["limit_now"]), (&json!(100), &json!(20)));
+        assert_eq!(warming_up["warm_up"], json!({ "from": 20, "over_ms": 3_600_000 }));
         let reason = json!({ "kind": "key", "attribute": "user" });
-        assert_eq!(rule(&told, "user")["reason"], reason);
-        assert_eq!(rule(&told, "off")["reason"], json!({ "kind": "off" }));
+        assert_eq!(rule(&explanation, "user")["reason"], reason);
+        assert_eq!(rule(&explanation, "off")["reason"], json!({ "kind": "off" }));
 
         // Nothing was charged, neither by that.
         assert_eq!(explain(&server, &login)["rules"][3]["counted"]["used"], 2);
@@ -107,33 +107,40 @@ fn every_rule_explains_its_match() {
 #[test]
 fn impossible_and_blocked_requests_are_explained() {
     let server = Server::with_rules(RULES);
-    let told = explain(&server, &json!({ "attributes": { "api": "/login", "ip": "1" }, "permits": 3 }));
+    let explanation =
+        explain(&server, &json!({ "attributes": { "api": "/login", "ip": "1" }, "permits": 3 }));
     assert_eq!(
-        (&told["allowed"], &told["never"], &told["denied_by"], &told["code"], &told["permits"]),
+        (
+            &explanation["allowed"],
+            &explanation["never"],
+            &explanation["denied_by"],
+            &explanation["code"],
+            &explanation["permits"]
+        ),
         (&json!(false), &json!(true), &json!("login"), &json!(10007), &json!(3))
     );
-    assert_eq!(rule(&told, "login")["verdict"], "denies");
-    assert_eq!(rule(&told, "climbs")["verdict"], "allows");
-    let told = explain(&server, &json!({ "attributes": { "api": "/closed", "user": "u" } }));
+    assert_eq!(rule(&explanation, "login")["verdict"], "denies");
+    assert_eq!(rule(&explanation, "climbs")["verdict"], "allows");
+    let explanation = explain(&server, &json!({ "attributes": { "api": "/closed", "user": "u" } }));
     assert_eq!(
-        (&told["denied_by"], &told["code"], &told["source"]),
+        (&explanation["denied_by"], &explanation["code"], &explanation["source"]),
         (&json!("closed"), &json!(403), &json!("blocked"))
     );
-    assert_eq!(rule(&told, "closed")["verdict"], "blocks");
-    assert_eq!(rule(&told, "user")["verdict"], "not-evaluated");
-    let told = explain(&server, &json!({ "resource": "r", "limit": 1, "window": "1h" }));
-    assert_eq!(verdicts(&told), [("ad-hoc".to_owned(), "allows".to_owned())]);
-    assert_eq!(rule(&told, "ad-hoc")["counted"]["overridden"], false);
+    assert_eq!(rule(&explanation, "closed")["verdict"], "blocks");
+    assert_eq!(rule(&explanation, "user")["verdict"], "not-evaluated");
+    let explanation = explain(&server, &json!({ "resource": "r", "limit": 1, "window": "1h" }));
+    assert_eq!(verdicts(&explanation), [("ad-hoc".to_owned(), "allows".to_owned())]);
+    assert_eq!(rule(&explanation, "ad-hoc")["counted"]["overridden"], false);
 }
 
 #[test]
 fn adaptive_limit_is_explained() {
     let adaptive = "adaptive: { cpu: off, memory: off, latency: { tolerance: 200% } }";
     let server = Server::with_rules(&format!("rules: [{{ name: a, limit: 10, window: 1s, {adaptive} }}]"));
-    let told = explain(&server, &json!({ "attributes": {} }));
-    let counted = &rule(&told, "a")["counted"];
+    let explanation = explain(&server, &json!({ "attributes": {} }));
+    let counted = &rule(&explanation, "a")["counted"];
     let fields = ["limit", "limit_now", "factor", "overridden"].map(|name| counted[name].clone());
-    assert_eq!(fields, [json!(10), json!(10), json!(1.0), json!(false)], "{told}");
+    assert_eq!(fields, [json!(10), json!(10), json!(1.0), json!(false)], "{explanation}");
 }
 
 #[test]
@@ -146,9 +153,9 @@ fn invalid_requests_are_rejected_as_by_acquire() {
         r#"{"attributes":{"api":"x"},"permits":-1}"#.to_owned(),
         r#"{"resource":"r","limit":0}"#.to_owned(),
     ] {
-        let [asked, explained] = ["/v1/acquire", "/v1/explain"].map(|path| server.post(path, &body));
-        assert_eq!((explained.status, &explained.body), (asked.status, &asked.body), "{body}");
-        assert_eq!(asked.status, 400, "{body}");
+        let [acquired, explained] = ["/v1/acquire", "/v1/explain"].map(|path| server.post(path, &body));
+        assert_eq!((explained.status, &explained.body), (acquired.status, &acquired.body), "{body}");
+        assert_eq!(acquired.status, 400, "{body}");
     }
     // Long values of untrusted clients are shortened, because each of thousands of rules repeats them.
     let rules: String = (0..1_500)

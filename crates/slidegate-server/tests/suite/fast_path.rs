@@ -18,7 +18,7 @@ pub(crate) fn request(path: &str, headers: &str, body: &str) -> String {
     )
 }
 
-/// Kept-alive connection that reads one response at a time.
+/// Keep-alive connection that reads one response at a time.
 pub(crate) struct KeepAlive(BufReader<TcpStream>);
 
 impl KeepAlive {
@@ -41,7 +41,7 @@ impl KeepAlive {
         Answer::read(&[bytes.as_bytes(), &body].concat()[..])
     }
 
-    pub(crate) fn ask(&mut self, bytes: &str) -> Answer {
+    pub(crate) fn call(&mut self, bytes: &str) -> Answer {
         self.send(bytes);
         self.read()
     }
@@ -86,7 +86,7 @@ fn fast_path_and_hyper_answer_alike() {
     let server = Server::demo();
     let (mut short, mut hyper) = (KeepAlive::new(&server), KeepAlive::new(&server));
     let mut compare = |path: &str, here: &str, there: &str| {
-        let answers = (short.ask(&request(path, "", here)), hyper.ask(&request(path, TO_HYPER, there)));
+        let answers = (short.call(&request(path, "", here)), hyper.call(&request(path, TO_HYPER, there)));
         assert_eq!(alike(&answers.0), alike(&answers.1), "{path} {here}");
     };
     for path in ["/v1/acquire", "/v1/acquire?headers=x-ratelimit", "/v1/peek", "/v1/acquire?x=%7B#y"] {
@@ -107,19 +107,19 @@ fn fast_path_and_hyper_answer_alike() {
 #[test]
 fn pipelined_responses_are_in_order() {
     let server = Server::demo();
-    let mut kept = KeepAlive::new(&server);
+    let mut connection = KeepAlive::new(&server);
     let one = request("/v1/acquire", "", r#"{"resource":"r","limit":100,"window":"1h"}"#);
     let keep_alive = one.replace("host: x", "Host: x\r\nConnection: Keep-Alive");
     let healthz = "GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n";
     // The last is sent in two parts.
     let (first, rest) = one.split_at(one.len() - 10);
-    kept.send(&[&one, &keep_alive, &one, healthz, &one, first].concat());
-    let used = |kept: &mut KeepAlive| kept.read().json()["limits"][0]["used"].as_u64();
-    assert_eq!([(); 3].map(|()| used(&mut kept)), [Some(1), Some(2), Some(3)]);
-    assert_eq!(kept.read().body, r#"{"status":"ok"}"#);
-    assert_eq!(used(&mut kept), Some(4));
-    kept.send(rest);
-    assert_eq!(used(&mut kept), Some(5));
+    connection.send(&[&one, &keep_alive, &one, healthz, &one, first].concat());
+    let used = |connection: &mut KeepAlive| connection.read().json()["limits"][0]["used"].as_u64();
+    assert_eq!([(); 3].map(|()| used(&mut connection)), [Some(1), Some(2), Some(3)]);
+    assert_eq!(connection.read().body, r#"{"status":"ok"}"#);
+    assert_eq!(used(&mut connection), Some(4));
+    connection.send(rest);
+    assert_eq!(used(&mut connection), Some(5));
 }
 
 /// A client may close its sending side at once, such as `nc -N`.
@@ -127,11 +127,11 @@ fn pipelined_responses_are_in_order() {
 fn half_closed_client_gets_its_response() {
     let server = Server::demo();
     for headers in ["", TO_HYPER] {
-        let mut kept = KeepAlive::new(&server);
-        kept.send(&request("/v1/acquire", headers, r#"{"resource":"r"}"#).repeat(3));
-        kept.0.get_mut().shutdown(std::net::Shutdown::Write).unwrap();
+        let mut connection = KeepAlive::new(&server);
+        connection.send(&request("/v1/acquire", headers, r#"{"resource":"r"}"#).repeat(3));
+        connection.0.get_mut().shutdown(std::net::Shutdown::Write).unwrap();
         let mut answers = String::new();
-        kept.0.read_to_string(&mut answers).unwrap();
+        connection.0.read_to_string(&mut answers).unwrap();
         assert_eq!(answers.matches("HTTP/1.1 200 OK").count(), 3, "{headers} {answers}");
     }
 }
@@ -142,10 +142,10 @@ fn ambiguous_lengths_are_rejected() {
     let server = Server::demo();
     let good = request("/v1/acquire", "", r#"{"resource":"doubt","limit":9}"#);
     for header in ["content-length: 5\r\n", "content-length: +30\r\n", "transfer-encoding: gzip\r\n"] {
-        let mut kept = KeepAlive::new(&server);
-        kept.send(&good.replace("content-type", &format!("{header}content-type")));
+        let mut connection = KeepAlive::new(&server);
+        connection.send(&good.replace("content-type", &format!("{header}content-type")));
         let mut answer = String::new();
-        let _ = kept.0.read_to_string(&mut answer);
+        let _ = connection.0.read_to_string(&mut answer);
         assert!(answer.starts_with("HTTP/1.1 400 "), "{header} {answer}");
     }
     let peek = server.post("/v1/peek", r#"{"resource":"doubt","limit":9}"#);

@@ -12,7 +12,7 @@ rules:
   - { name: shop, match: { host: shop.example }, key: [user], limit: 1, window: 1h }
 ";
 
-fn ask(server: &Server, headers: &[(&str, &str)]) -> Answer {
+fn authorize(server: &Server, headers: &[(&str, &str)]) -> Answer {
     server.send("GET", "/v1/authorize", headers, "")
 }
 
@@ -21,14 +21,15 @@ fn no_path_spelling_avoids_a_rule() {
     let server = Server::with_rules(RULES);
     let spellings = ["/login", "/%6cogin", "//login", "/x/../login?y", "/./login", "/login#top"];
     let statuses = spellings
-        .map(|path| ask(&server, &[("x-forwarded-uri", path), ("x-forwarded-for", "1.1.1.1")]).status);
+        .map(|path| authorize(&server, &[("x-forwarded-uri", path), ("x-forwarded-for", "1.1.1.1")]).status);
     assert_eq!(statuses, [200, 200, 429, 429, 429, 429]);
 }
 
 /// Returns the status of a third request for `path`, after two for `/login`: 429 if it is the same path.
 fn after_two_logins(config: &str, path: &str) -> u16 {
     let server = Server::with_rules(&format!("{config}{RULES}"));
-    let status = |path| ask(&server, &[("x-forwarded-uri", path), ("x-forwarded-for", "1.1.1.1")]).status;
+    let status =
+        |path| authorize(&server, &[("x-forwarded-uri", path), ("x-forwarded-for", "1.1.1.1")]).status;
     assert_eq!([(); 2].map(|()| status("/login")), [200, 200]);
     status(path)
 }
@@ -36,7 +37,8 @@ fn after_two_logins(config: &str, path: &str) -> u16 {
 #[test]
 fn equivalent_path_spellings_share_a_key() {
     let server = Server::with_rules(RULES);
-    let status = |path| ask(&server, &[("x-forwarded-uri", path), ("x-forwarded-for", "1.1.1.1")]).status;
+    let status =
+        |path| authorize(&server, &[("x-forwarded-uri", path), ("x-forwarded-for", "1.1.1.1")]).status;
     assert_eq!([(); 2].map(|()| status("/login")), [200, 200]);
     for path in [
         "/login/",
@@ -89,7 +91,9 @@ fn rules_accept_any_path_spelling() {
     overrides: [{ key: { api: /own/Large }, limit: 2 }]",
     );
     let statuses = |paths: [&str; 3]| {
-        paths.map(|path| ask(&server, &[("x-forwarded-uri", path), ("x-forwarded-for", "1.1.1.1")]).status)
+        paths.map(|path| {
+            authorize(&server, &[("x-forwarded-uri", path), ("x-forwarded-for", "1.1.1.1")]).status
+        })
     };
     assert_eq!(statuses(["/Admin/", "/admin", "/ADMIN"]), [200, 429, 429]);
     assert_eq!(statuses(["/Docs/x", "/docs/y", "/docs"]), [200, 429, 429]);
@@ -106,9 +110,9 @@ fn invalid_options_are_reported_with_their_lines() {
     let text = "authorize:\n  path:\n    case: upper\n    trailing-slash: off\n    dots: keep\nrules: []\n";
     std::fs::write(file.path(), text).unwrap();
     let output = process::output(Command::new(BINARY).arg("validate").arg(file.path()));
-    let told = String::from_utf8(output.stderr).unwrap();
+    let stderr = String::from_utf8(output.stderr).unwrap();
     for mistake in ["3:11: case must be one of lower, keep, not \"upper\"", "4:21: ", "5:5: "] {
-        assert!(told.contains(mistake), "{told}");
+        assert!(stderr.contains(mistake), "{stderr}");
     }
     assert_eq!(output.status.code(), Some(1));
 }
@@ -120,7 +124,7 @@ fn longer_path_does_not_escape_a_rule() {
     );
     let statuses = [0, 1_000, 9_000, 60_000].map(|n| {
         let path = format!("/login/{}", "x".repeat(n));
-        ask(&server, &[("x-forwarded-uri", &path), ("x-forwarded-for", "1.1.1.1")]).status
+        authorize(&server, &[("x-forwarded-uri", &path), ("x-forwarded-for", "1.1.1.1")]).status
     });
     assert_eq!(statuses, [200, 200, 429, 429]);
 }
@@ -136,8 +140,8 @@ fn forged_forwarded_for_does_not_change_the_client() {
         "1.2.3.4:99",
         "::ffff:1.2.3.4",
     ];
-    let statuses =
-        forged.map(|chain| ask(&server, &[("x-forwarded-uri", "/login"), ("x-forwarded-for", chain)]).status);
+    let statuses = forged
+        .map(|chain| authorize(&server, &[("x-forwarded-uri", "/login"), ("x-forwarded-for", chain)]).status);
     assert_eq!(statuses, [200, 200, 429, 429, 429, 429]);
 }
 
@@ -150,8 +154,8 @@ fn attributes_are_read_from_headers() {
     let long = "a".repeat(9_000);
     for user in ["alice", &long] {
         let headers = [("x-forwarded-host", "SHOP.example:443"), ("x-user", user)];
-        assert_eq!(ask(&server, &headers).status, 200);
-        let denied = ask(&server, &headers);
+        assert_eq!(authorize(&server, &headers).status, 200);
+        let denied = authorize(&server, &headers);
         assert_eq!(denied.status, 403, "also what is too long to be a value is limited");
         assert!(
             denied.header("retry-after").is_some() && denied.header("ratelimit").is_some(),
@@ -173,7 +177,7 @@ fn attributes_are_read_from_headers() {
 fn untrusted_proxy_gets_403() {
     let config = format!("authorize: {{ trusted-proxies: [10.0.0.0/8] }}{RULES}");
     let server = Server::with_rules(&config);
-    let answer = ask(&server, &[("x-forwarded-uri", "/login"), ("x-forwarded-for", "1.2.3.4")]);
+    let answer = authorize(&server, &[("x-forwarded-uri", "/login"), ("x-forwarded-for", "1.2.3.4")]);
     assert_eq!(
         (answer.status, &answer.json()["error"]["code"]),
         (403, &"untrusted_proxy".into()),
@@ -206,16 +210,16 @@ rules: [{ name: all, limit: 100, window: 1h }]",
     }
     let mut passed = 0;
     for headers in browser {
-        for said in
+        for header in
             ["x-forwarded-for", "x-forwarded-uri", "x-original-url", "x-real-ip", "forwarded", "x-user"]
         {
-            let headers = [headers, &[(said, "1")]].concat();
+            let headers = [headers, &[(header, "1")]].concat();
             assert_eq!(server.send("GET", "/v1/authorize", &headers, "").status, 200, "{headers:?}");
             passed += 1;
         }
     }
     // A program that says nothing is not a browser.
-    assert_eq!(ask(&server, &[]).status, 200);
+    assert_eq!(authorize(&server, &[]).status, 200);
     let used = server.post("/v1/peek", r#"{"attributes":{}}"#).json()["limits"][0]["used"].clone();
     assert_eq!(used, passed + 1, "and only what was allowed is charged");
 }

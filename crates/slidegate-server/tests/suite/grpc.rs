@@ -69,7 +69,7 @@ impl Client {
         Client { runtime, channel }
     }
 
-    pub(crate) fn ask(
+    pub(crate) fn call(
         &self,
         request: impl tonic::IntoRequest<RateLimitRequest>,
     ) -> Result<RateLimitResponse, Status> {
@@ -83,7 +83,7 @@ impl Client {
     }
 
     pub(crate) fn codes(&self, request: RateLimitRequest) -> Vec<i32> {
-        let response = self.ask(request).unwrap();
+        let response = self.call(request).unwrap();
         let each = response.statuses.iter().map(|status| status.code);
         std::iter::once(response.overall_code).chain(each).collect()
     }
@@ -100,19 +100,19 @@ fn descriptor(entries: &[(&str, &str)]) -> RateLimitDescriptor {
     RateLimitDescriptor { entries: entries.iter().map(entry).collect(), ..Default::default() }
 }
 
-pub(crate) fn asked(domain: &str, descriptors: &[&[(&str, &str)]]) -> RateLimitRequest {
+pub(crate) fn rate_limit_request(domain: &str, descriptors: &[&[(&str, &str)]]) -> RateLimitRequest {
     let descriptors = descriptors.iter().map(|entries| descriptor(entries)).collect();
     RateLimitRequest { domain: domain.into(), descriptors, hits_addend: 0 }
 }
 
 fn overriding(entries: &[(&str, &str)], requests_per_unit: u32, unit: i32) -> RateLimitRequest {
-    let mut request = asked("shop", &[entries]);
+    let mut request = rate_limit_request("shop", &[entries]);
     request.descriptors[0].limit = Some(RateLimitOverride { requests_per_unit, unit });
     request
 }
 
 /// Fields of a status: code, rule, limit, unit, remaining, seconds.
-fn told(status: &DescriptorStatus) -> (i32, &str, u32, i32, u32, i64) {
+fn status_fields(status: &DescriptorStatus) -> (i32, &str, u32, i32, u32, i64) {
     let limit = status.current_limit.as_ref().unwrap();
     let wait = status.duration_until_reset.unwrap();
     assert_eq!(wait, Wait { seconds: wait.seconds, nanos: 0 });
@@ -132,46 +132,49 @@ const OVER: i32 = Code::OverLimit as i32;
 fn statuses_and_headers() {
     let server = Server::with_rules(RULES);
     let client = Client::of(&server);
-    let ann = asked("shop", &[&[("user", "ann")]]);
+    let ann = rate_limit_request("shop", &[&[("user", "ann")]]);
     let clock = SystemClock::new();
     let start = clock.now();
     // The first request leaves the window 60 s after it was admitted.
     let waits = || 60_u64.saturating_sub((clock.now().get() - start.get()).div_ceil(1_000_000))..=60;
     for left in (0..5).rev() {
-        let response = client.ask(ann.clone()).unwrap();
+        let response = client.call(ann.clone()).unwrap();
         assert_eq!(response.overall_code, OK);
-        assert_eq!(told(&response.statuses[0]), (OK, "user", 5, Unit::Minute as i32, left, 60));
+        assert_eq!(status_fields(&response.statuses[0]), (OK, "user", 5, Unit::Minute as i32, left, 60));
         assert_eq!(header(&response, "ratelimit-policy"), Some(r#""user";q=5;w=60"#));
         let start = format!(r#""user";r={left};t="#);
         let seconds = header(&response, "ratelimit").and_then(|text| text.strip_prefix(start.as_str()));
         assert!(waits().contains(&seconds.unwrap().parse::<u64>().unwrap()), "{response:?}");
         assert_eq!(header(&response, "retry-after"), None);
     }
-    let response = client.ask(ann).unwrap();
+    let response = client.call(ann).unwrap();
     assert_eq!((response.overall_code, response.statuses.len()), (OVER, 1));
-    let (code, name, limit, unit, left, wait) = told(&response.statuses[0]);
+    let (code, name, limit, unit, left, wait) = status_fields(&response.statuses[0]);
     assert_eq!((code, name, limit, unit, left), (OVER, "user", 5, Unit::Minute as i32, 0));
     assert!(waits().contains(&wait.try_into().unwrap()), "{wait}");
     assert_eq!(header(&response, "retry-after"), Some(wait.to_string().as_str()));
 
     // Not one of Envoy's units.
-    let response = client.ask(asked("shop", &[&[("item", "7")]])).unwrap();
-    assert_eq!(told(&response.statuses[0]), (OK, "item", 3, Unit::Unknown as i32, 2, 90));
+    let response = client.call(rate_limit_request("shop", &[&[("item", "7")]])).unwrap();
+    assert_eq!(status_fields(&response.statuses[0]), (OK, "item", 3, Unit::Unknown as i32, 2, 90));
 }
 
 #[test]
 fn headers_show_the_tightest_rule() {
     let server = Server::with_rules(RULES);
     let client = Client::of(&server);
-    let both = asked("both", &[&[("who", "x")]]);
+    let both = rate_limit_request("both", &[&[("who", "x")]]);
     for left in [1, 0] {
-        let response = client.ask(both.clone()).unwrap();
-        assert_eq!(told(&response.statuses[0]), (OK, "both-small", 2, Unit::Hour as i32, left, 3600));
+        let response = client.call(both.clone()).unwrap();
+        assert_eq!(
+            status_fields(&response.statuses[0]),
+            (OK, "both-small", 2, Unit::Hour as i32, left, 3600)
+        );
         let policy = r#""both-small";q=2;w=3600, "both-large";q=9;w=1"#;
         assert_eq!(header(&response, "ratelimit-policy"), Some(policy));
     }
-    let response = client.ask(both).unwrap();
-    assert_eq!(told(&response.statuses[0]).1, "both-small");
+    let response = client.call(both).unwrap();
+    assert_eq!(status_fields(&response.statuses[0]).1, "both-small");
 }
 
 #[test]
@@ -179,7 +182,7 @@ fn headers_omit_shadows_and_unmatched() {
     let server = Server::with_rules(RULES);
     let client = Client::of(&server);
     for domain in ["elsewhere", "watched", "watched"] {
-        let response = client.ask(asked(domain, &[&[("user", "ann")], &[]])).unwrap();
+        let response = client.call(rate_limit_request(domain, &[&[("user", "ann")], &[]])).unwrap();
         assert_eq!(response.overall_code, OK);
         let quiet = DescriptorStatus { code: OK, ..Default::default() };
         assert_eq!(response.statuses, [quiet.clone(), quiet]);
@@ -191,20 +194,23 @@ fn headers_omit_shadows_and_unmatched() {
 fn descriptors_are_charged_all_or_nothing() {
     let server = Server::with_rules(RULES);
     let client = Client::of(&server);
-    let both = asked("shop", &[&[("user", "ann")], &[("item", "7")]]);
+    let both = rate_limit_request("shop", &[&[("user", "ann")], &[("item", "7")]]);
     for _ in 0..3 {
         assert_eq!(client.codes(both.clone()), [OK, OK, OK]);
     }
     for _ in 0..10 {
-        let response = client.ask(both.clone()).unwrap();
+        let response = client.call(both.clone()).unwrap();
         assert_eq!(response.overall_code, OVER);
         // She has two left, and was not charged for what the item denied.
-        let ann = told(&response.statuses[0]);
+        let ann = status_fields(&response.statuses[0]);
         assert_eq!((ann.0, ann.1, ann.4), (OK, "user", 2));
-        assert_eq!((told(&response.statuses[1]).0, told(&response.statuses[1]).4), (OVER, 0));
+        assert_eq!(
+            (status_fields(&response.statuses[1]).0, status_fields(&response.statuses[1]).4),
+            (OVER, 0)
+        );
         assert_eq!(header(&response, "ratelimit-policy"), Some(r#""user";q=5;w=60, "item";q=3;w=90"#));
     }
-    let alone = asked("shop", &[&[("user", "ann")]]);
+    let alone = rate_limit_request("shop", &[&[("user", "ann")]]);
     assert_eq!([(); 3].map(|()| client.codes(alone.clone())[0]), [OK, OK, OVER]);
 }
 
@@ -212,9 +218,9 @@ fn descriptors_are_charged_all_or_nothing() {
 fn one_key_in_two_descriptors_is_charged_for_both() {
     let server = Server::with_rules(RULES);
     let client = Client::of(&server);
-    let twice = asked("shop", &[&[("user", "ann")], &[("user", "ann"), ("more", "x")]]);
+    let twice = rate_limit_request("shop", &[&[("user", "ann")], &[("user", "ann"), ("more", "x")]]);
     assert_eq!([(); 3].map(|()| client.codes(twice.clone())[0]), [OK, OK, OVER]);
-    assert_eq!(client.codes(asked("shop", &[&[("user", "ann")]])), [OK, OK]);
+    assert_eq!(client.codes(rate_limit_request("shop", &[&[("user", "ann")]])), [OK, OK]);
 }
 
 #[test]
@@ -222,10 +228,10 @@ fn hits_addend_is_the_cost() {
     let server = Server::with_rules(RULES);
     let client = Client::of(&server);
     let hits = |request: u32, descriptor: Option<u64>| {
-        let mut asked = asked("shop", &[&[("user", "ann")]]);
-        asked.hits_addend = request;
-        asked.descriptors[0].hits_addend = descriptor;
-        let response = client.ask(asked).unwrap();
+        let mut call = rate_limit_request("shop", &[&[("user", "ann")]]);
+        call.hits_addend = request;
+        call.descriptors[0].hits_addend = descriptor;
+        let response = client.call(call).unwrap();
         (response.overall_code, response.statuses[0].limit_remaining)
     };
     assert_eq!(hits(2, None), (OK, 3));
@@ -242,12 +248,13 @@ fn hits_addend_is_the_cost() {
 fn descriptor_entries_become_attributes() {
     let server = Server::with_rules(RULES);
     let client = Client::of(&server);
-    let pair = |first, second| client.codes(asked("pairs", &[&[("tag", first), ("tag", second)]]))[0];
+    let pair =
+        |first, second| client.codes(rate_limit_request("pairs", &[&[("tag", first), ("tag", second)]]))[0];
     assert_eq!([pair("a", "b"), pair("a", "b"), pair("b", "a")], [OK, OVER, OK]);
     // An empty one is left out, so the rule does not apply.
     assert_eq!([pair("a", ""), pair("a", ""), pair("", "a"), pair("", "a")], [OK; 4]);
     // The domain is not taken for another by an entry of that name.
-    let disguised = asked("elsewhere", &[&[("domain", "pairs"), ("tag", "a"), ("tag", "b")]]);
+    let disguised = rate_limit_request("elsewhere", &[&[("domain", "pairs"), ("tag", "a"), ("tag", "b")]]);
     assert_eq!(client.codes(disguised), [OK, OK]);
 }
 
@@ -259,7 +266,7 @@ fn longer_value_does_not_escape_a_rule() {
     let client = Client::of(&server);
     let codes = [0, 1_000, 9_000, 900_000].map(|n| {
         let path = format!("/login/{}", "x".repeat(n));
-        client.codes(asked("edge", &[&[("path", &path), ("remote_address", "1.1.1.1")]]))[0]
+        client.codes(rate_limit_request("edge", &[&[("path", &path), ("remote_address", "1.1.1.1")]]))[0]
     });
     assert_eq!(codes, [OK, OK, OVER, OVER]);
 }
@@ -269,15 +276,15 @@ fn limit_in_the_descriptor_is_applied() {
     let server = Server::with_rules(RULES);
     let client = Client::of(&server);
     let own = overriding(&[("user", "ann")], 2, 2);
-    let response = client.ask(own.clone()).unwrap();
-    assert_eq!(told(&response.statuses[0]), (OK, "ad-hoc", 2, Unit::Minute as i32, 1, 60));
+    let response = client.call(own.clone()).unwrap();
+    assert_eq!(status_fields(&response.statuses[0]), (OK, "ad-hoc", 2, Unit::Minute as i32, 1, 60));
     assert_eq!([(); 2].map(|()| client.codes(own.clone())[0]), [OK, OVER]);
     // Other entries are counted apart, also where they look alike when joined.
     assert_eq!(client.codes(overriding(&[("user", "ann|x=y")], 1, 2)), [OK, OK]);
     assert_eq!(client.codes(overriding(&[("user", "ann"), ("x", "y")], 1, 2)), [OK, OK]);
 
     let message = |request| {
-        let status = client.ask(request).unwrap_err();
+        let status = client.call(request).unwrap_err();
         assert_eq!(status.code(), tonic::Code::InvalidArgument);
         status.message().to_owned()
     };
@@ -295,7 +302,7 @@ fn zero_limit_denies_all() {
     let mut request = overriding(&[("user", "ann")], 0, 2);
     request.descriptors.push(descriptor(&[("user", "bob")]));
     for _ in 0..7 {
-        let response = client.ask(request.clone()).unwrap();
+        let response = client.call(request.clone()).unwrap();
         assert_eq!(response.overall_code, OVER);
         let limit = response.statuses[0].current_limit.as_ref().unwrap();
         assert_eq!((limit.requests_per_unit, limit.unit), (0, Unit::Minute as i32));
@@ -308,36 +315,46 @@ fn invalid_descriptors_are_rejected() {
     let server = Server::with_rules(RULES);
     let client = Client::of(&server);
     let denied = |request| {
-        let status = client.ask(request).unwrap_err();
+        let status = client.call(request).unwrap_err();
         (status.code(), status.message().to_owned())
     };
     let invalid = |message: &str| (tonic::Code::InvalidArgument, message.to_owned());
-    assert_eq!(denied(asked("", &[&[("user", "x")]])), invalid("domain is empty"));
-    assert_eq!(denied(asked("shop", &[])), invalid("a request needs 1 to 64 descriptors, and has 0"));
+    assert_eq!(denied(rate_limit_request("", &[&[("user", "x")]])), invalid("domain is empty"));
+    assert_eq!(
+        denied(rate_limit_request("shop", &[])),
+        invalid("a request needs 1 to 64 descriptors, and has 0")
+    );
     let many = vec![[("user", "x")].as_slice(); 65];
-    assert_eq!(denied(asked("shop", &many)), invalid("a request needs 1 to 64 descriptors, and has 65"));
+    assert_eq!(
+        denied(rate_limit_request("shop", &many)),
+        invalid("a request needs 1 to 64 descriptors, and has 65")
+    );
     let entries = vec![("user", "x"); 32];
     let message = "descriptors[1] has 32 entries; 31 are accepted";
-    assert_eq!(denied(asked("shop", &[&[], &entries])), invalid(message));
-    let mut negative = asked("shop", &[&[("user", "x")]]);
+    assert_eq!(denied(rate_limit_request("shop", &[&[], &entries])), invalid(message));
+    let mut negative = rate_limit_request("shop", &[&[("user", "x")]]);
     negative.descriptors[0].is_negative_hits = true;
     let message = "descriptors[0].is_negative_hits is not supported: nothing is given back this way";
     assert_eq!(denied(negative), invalid(message));
-    assert_eq!(denied(asked("shop", &[&[("no spaces", "x")]])).0, tonic::Code::InvalidArgument);
-    let twice = asked("shop", &[&[("a.2", "x"), ("a", "x"), ("a", "x")]]);
+    assert_eq!(denied(rate_limit_request("shop", &[&[("no spaces", "x")]])).0, tonic::Code::InvalidArgument);
+    let twice = rate_limit_request("shop", &[&[("a.2", "x"), ("a", "x"), ("a", "x")]]);
     assert_eq!(denied(twice), invalid("attribute `a.2` is given twice"));
     // An error would let Envoy pass the request on.
     let large = "x".repeat(1_100_000);
-    assert_eq!(client.codes(asked("shop", &[&[("user", &large)]])), [OVER]);
+    assert_eq!(client.codes(rate_limit_request("shop", &[&[("user", &large)]])), [OVER]);
     // Nobody leaves a limit by a long header: what is long is counted too.
     for long in ["x".repeat(9_000), "x".repeat(70_000)] {
-        let codes: Vec<i32> = (0..6).map(|_| client.codes(asked("shop", &[&[("user", &long)]]))[0]).collect();
+        let codes: Vec<i32> =
+            (0..6).map(|_| client.codes(rate_limit_request("shop", &[&[("user", &long)]]))[0]).collect();
         assert_eq!(codes, [OK, OK, OK, OK, OK, OVER]);
     }
     // As many as are accepted are, and nothing of the above was counted.
     let many = vec![[("user", "x")].as_slice(); 64];
-    assert_eq!(client.codes(asked("shop", &many))[0], OVER);
-    assert_eq!(client.ask(asked("shop", &[&[("user", "x")]])).unwrap().statuses[0].limit_remaining, 4);
+    assert_eq!(client.codes(rate_limit_request("shop", &many))[0], OVER);
+    assert_eq!(
+        client.call(rate_limit_request("shop", &[&[("user", "x")]])).unwrap().statuses[0].limit_remaining,
+        4
+    );
 }
 
 /// Descriptors that meet too many limits together are rejected before anything is charged.
@@ -349,9 +366,9 @@ fn descriptors_with_too_many_limits_are_rejected() {
     let users: Vec<String> = (0..64).map(|n| n.to_string()).collect();
     let entries: Vec<[(&str, &str); 1]> = users.iter().map(|user| [("user", user.as_str())]).collect();
     let descriptors: Vec<&[(&str, &str)]> = entries.iter().map(|entry| entry.as_slice()).collect();
-    let status = client.ask(asked("d", &descriptors)).unwrap_err();
+    let status = client.call(rate_limit_request("d", &descriptors)).unwrap_err();
     assert_eq!(status.message(), "requests together may meet 1024 limits, not 1280");
-    let few = client.ask(asked("d", &descriptors[..51])).unwrap();
+    let few = client.call(rate_limit_request("d", &descriptors[..51])).unwrap();
     assert_eq!(few.statuses[0].limit_remaining, 8);
 }
 
@@ -360,12 +377,12 @@ fn descriptors_with_too_many_limits_are_rejected() {
 fn values_that_are_not_utf_8_are_limited() {
     let server = Server::with_rules(RULES);
     let client = Client::of(&server);
-    let mut request = asked("shop", &[&[("user", "x")]]);
+    let mut request = rate_limit_request("shop", &[&[("user", "x")]]);
     request.descriptors[0].entries[0].value = b"ann\xff".to_vec();
     let codes: Vec<i32> = (0..6).map(|_| client.codes(request.clone())[0]).collect();
     assert_eq!(codes, [OK, OK, OK, OK, OK, OVER]);
     // Counted under the text that HTTP would make of the same bytes.
-    assert_eq!(client.codes(asked("shop", &[&[("user", "ann\u{fffd}")]])), [OVER, OVER]);
+    assert_eq!(client.codes(rate_limit_request("shop", &[&[("user", "ann\u{fffd}")]])), [OVER, OVER]);
     // With a limit of its own, and in a domain that is not UTF-8 either.
     request.domain = b"shop\xc3".to_vec();
     let minute = RateLimitUnit::Minute as i32;
@@ -421,7 +438,7 @@ fn garbage_closes_the_connection() {
             assert_ne!(error.kind(), ErrorKind::WouldBlock, "open after {garbage:?}");
         }
     }
-    assert_eq!(Client::of(&server).codes(asked("shop", &[&[("user", "ann")]])), [OK, OK]);
+    assert_eq!(Client::of(&server).codes(rate_limit_request("shop", &[&[("user", "ann")]])), [OK, OK]);
 }
 
 #[test]
@@ -433,7 +450,12 @@ fn deadline_expires_while_redis_is_slow() {
     // tonic's client would give up by itself.
     let client = http2_client::Client::of(server.listener_address("grpc"));
     let within = |timeout| {
-        raw(&client, &[("grpc-timeout", timeout)], &message(&asked("shop", &[&[("user", "ann")]]))).1
+        raw(
+            &client,
+            &[("grpc-timeout", timeout)],
+            &message(&rate_limit_request("shop", &[&[("user", "ann")]])),
+        )
+        .1
     };
     assert_eq!([within("20S"), within("0n"), within("soon")], ["0", "4", "3"]);
     redis.signal("-STOP");
@@ -458,13 +480,13 @@ struct Here {
 }
 
 fn here(access: Auth, limits: Limits) -> Here {
-    let (told, address) = std::sync::mpsc::channel();
+    let (address_sender, address) = std::sync::mpsc::channel();
     let (stop, stopping) = oneshot::channel();
     let stopped = std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
         runtime.unwrap().block_on(async move {
             let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-            told.send(listener.local_addr().unwrap().to_string()).unwrap();
+            address_sender.send(listener.local_addr().unwrap().to_string()).unwrap();
             let mut app = AppState::new(
                 AnyStore::Memory(MemoryStore::new()),
                 Rules::from_yaml("rules: []").unwrap(),
@@ -483,11 +505,11 @@ fn calls_need_the_configured_token() {
     let server = here(Auth::new(vec![Token::new(b"hush")], vec![]), Limits::default());
     let client = Client::at(&server.address);
     let with = |header: Option<&str>| {
-        let mut request = Request::new(asked("shop", &[&[("user", "ann")]]));
+        let mut request = Request::new(rate_limit_request("shop", &[&[("user", "ann")]]));
         if let Some(header) = header {
             request.metadata_mut().insert("authorization", header.parse().unwrap());
         }
-        client.ask(request).map_err(|status| status.code())
+        client.call(request).map_err(|status| status.code())
     };
     assert!(with(Some("Bearer hush")).is_ok());
     for wrong in [None, Some("Bearer hus"), Some("Basic hush"), Some("hush")] {
@@ -563,7 +585,7 @@ fn unfinished_calls_share_a_memory_budget() {
     let server = here(Auth::default(), limits);
     let client = http2_client::Client::of(&server.address);
     let path = format!("/{SERVICE}/ShouldRateLimit");
-    let whole = message(&asked("shop", &[&[("user", "ann")]]));
+    let whole = message(&rate_limit_request("shop", &[&[("user", "ann")]]));
     let waiting: Vec<_> = (0..8 + 5).map(|_| client.begin(&path)).collect();
     for (arrived, _) in &waiting {
         arrived.recv().unwrap();
@@ -593,7 +615,7 @@ fn reflection_lists_the_services() {
     use tonic_reflection::pb::v1::server_reflection_response::MessageResponse;
     let server = Server::with_rules(RULES);
     let client = Client::of(&server);
-    let ask = |message: MessageRequest| {
+    let reflect = |message: MessageRequest| {
         let request = ServerReflectionRequest { host: String::new(), message_request: Some(message) };
         let mut client_v1 = ServerReflectionClient::new(client.channel.clone());
         client.wait(async {
@@ -602,16 +624,17 @@ fn reflection_lists_the_services() {
             answers.message().await.unwrap().unwrap().message_response.unwrap()
         })
     };
-    let MessageResponse::ListServicesResponse(list) = ask(MessageRequest::ListServices(String::new())) else {
+    let MessageResponse::ListServicesResponse(list) = reflect(MessageRequest::ListServices(String::new()))
+    else {
         panic!("no list");
     };
     let names: Vec<_> = list.service.iter().map(|service| service.name.as_str()).collect();
     assert_eq!(names, [SERVICE, "grpc.health.v1.Health", "grpc.reflection.v1.ServerReflection"]);
-    // A tool that wants to ask needs the service's file and whatever that uses.
+    // A client needs the file of the service and the files that it imports.
     let mut wanted = vec![MessageRequest::FileContainingSymbol(SERVICE.to_owned())];
     let mut files = Vec::new();
     while let Some(message) = wanted.pop() {
-        let MessageResponse::FileDescriptorResponse(found) = ask(message) else { panic!("no file") };
+        let MessageResponse::FileDescriptorResponse(found) = reflect(message) else { panic!("no file") };
         let file: File = prost::Message::decode(found.file_descriptor_proto[0].as_slice()).unwrap();
         let new = file.dependency.iter().filter(|name| !files.contains(*name));
         wanted.extend(new.map(|name| MessageRequest::FileByFilename(name.clone())));
@@ -655,7 +678,7 @@ fn silent_connections_are_closed() {
     assert!(closed(b"PRI * HTTP/2.0\r\n\r\nSM"));
     // HTTP/2, but it answers no ping.
     assert!(closed(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0"));
-    assert_eq!(raw(&idle, &[], &message(&asked("shop", &[&[("user", "ann")]]))).1, "0");
+    assert_eq!(raw(&idle, &[], &message(&rate_limit_request("shop", &[&[("user", "ann")]]))).1, "0");
 }
 
 #[test]
@@ -676,7 +699,7 @@ fn shutdown_answers_calls_in_flight() {
         assert_eq!(watched.message().await.unwrap().unwrap().status, 2);
         assert!(watched.message().await.unwrap().is_none());
     });
-    assert_eq!(answered(message(&asked("shop", &[&[("user", "ann")]]))).1, "0");
+    assert_eq!(answered(message(&rate_limit_request("shop", &[&[("user", "ann")]]))).1, "0");
     drop((raw, client));
     eventually("the server stops", || server.stopped.is_finished());
     server.stopped.join().unwrap();

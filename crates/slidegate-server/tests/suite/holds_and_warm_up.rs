@@ -28,10 +28,10 @@ fn everywhere(show: impl Fn(&Server)) {
     show(&Server::with_rules(RULES));
     let redis = RedisServer::start(Flavour::Redis7);
     // On a busy machine Redis may take longer than the usual deadline; then it would not be who decides.
-    let guard = "guard: { deadline: 20s }";
-    show(&Server::with_rules(&format!("store: {}\n{guard}{RULES}", redis.url())));
+    let failover = "guard: { deadline: 20s }";
+    show(&Server::with_rules(&format!("store: {}\n{failover}{RULES}", redis.url())));
     let transactions = format!(
-        "store: redis\nredis: {{ url: {}, mode: transaction, prefix: tx }}\n{guard}{RULES}",
+        "store: redis\nredis: {{ url: {}, mode: transaction, prefix: tx }}\n{failover}{RULES}",
         redis.url()
     );
     show(&Server::with_rules(&transactions));
@@ -73,8 +73,8 @@ fn invalid_reservations_are_rejected() {
         for path in ["/v1/release", "/v1/extend"] {
             let answer = server.post(path, body);
             assert_eq!(answer.status, 400, "{path} {body}");
-            let said = answer.json()["error"]["message"].as_str().unwrap().to_owned();
-            assert!(said.contains(message), "{path} {body}: {said}");
+            let text = answer.json()["error"]["message"].as_str().unwrap().to_owned();
+            assert!(text.contains(message), "{path} {body}: {text}");
         }
     }
 }
@@ -178,8 +178,9 @@ fn buckets_keep_their_level_when_rules_change() {
         };
         // Of the address, of alice, and of one for whom there is an override.
         let levels = || {
-            let who = [json!({ "ip": "192.0.2.1" }), json!({ "user": "alice" }), json!({ "user": "vip" })];
-            who.map(|who| level(&server, &who))
+            let attributes =
+                [json!({ "ip": "192.0.2.1" }), json!({ "user": "alice" }), json!({ "user": "vip" })];
+            attributes.map(|attributes| level(&server, &attributes))
         };
         assert_eq!(levels(), [(10, 10), (20, 20), (100, 100)]);
         for _ in 0..4 {
@@ -211,7 +212,7 @@ fn buckets_keep_their_level_when_rules_change() {
         assert_eq!(take(), 16);
         let fast = "rules: [{ name: per-user, key: [user], window: 1s, algorithm: token-bucket, limit: 100000, burst: 25 }]";
         put(fast);
-        assert_eq!(level(&server, &alice), (25, 0), "until it is asked for, at the old rate");
+        assert_eq!(level(&server, &alice), (25, 0), "at the old rate until the next request");
         eventually("the bucket is full", || level(&server, &alice) == (25, 25));
     }
 }

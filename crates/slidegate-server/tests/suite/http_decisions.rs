@@ -119,8 +119,8 @@ fn batch_returns_one_decision_each() {
     let answer = server.post("/v1/acquire/batch", &body);
     assert_eq!(answer.status, 200);
     let results = answer.json()["results"].as_array().unwrap().clone();
-    let told: Vec<&Value> = results.iter().map(|result| &result["allowed"]).collect();
-    assert_eq!(told, [&json!(true), &Value::Null, &json!(true), &json!(false), &json!(true)]);
+    let allowed: Vec<&Value> = results.iter().map(|result| &result["allowed"]).collect();
+    assert_eq!(allowed, [&json!(true), &Value::Null, &json!(true), &json!(false), &json!(true)]);
     assert_eq!(results[1]["error"]["code"], "permits_exceed_limit");
     assert_eq!(results[4]["source"], "no-rule");
 }

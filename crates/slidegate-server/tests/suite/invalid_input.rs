@@ -433,12 +433,12 @@ fn invalid_requests_are_rejected() {
     let many = json!({ "attributes": many }).to_string();
     expect(&server, "/v1/acquire", &many, 400, "invalid_request", "a request may have 32 attributes, not 33");
     let megabyte = json!({ "attributes": { "user": "x".repeat(1 << 20) } }).to_string();
-    let told = "the body is too large: 65536 bytes at most, 1048576 for a batch";
-    expect(&server, "/v1/acquire", &megabyte, 413, "too_large", told);
-    expect(&server, "/v1/acquire/batch", &megabyte, 413, "too_large", told);
+    let message = "the body is too large: 65536 bytes at most, 1048576 for a batch";
+    expect(&server, "/v1/acquire", &megabyte, 413, "too_large", message);
+    expect(&server, "/v1/acquire/batch", &megabyte, 413, "too_large", message);
     let batch = json!({ "requests": vec![json!({ "attributes": {} }); 1_001] }).to_string();
-    let told = "the body is not as it should be: invalid length 1001, expected a list of at most 1000 requests at line 1 column 18031";
-    expect(&server, "/v1/acquire/batch", &batch, 400, "invalid_json", told);
+    let message = "the body is not as it should be: invalid length 1001, expected a list of at most 1000 requests at line 1 column 18031";
+    expect(&server, "/v1/acquire/batch", &batch, 400, "invalid_json", message);
     for kind in
         [None, Some("text/plain"), Some("application/x-www-form-urlencoded"), Some("application/json+x")]
     {
@@ -448,8 +448,8 @@ fn invalid_requests_are_rejected() {
             (answer.status, answer.json()["error"]["code"].as_str()),
             (415, Some("unsupported_media_type"))
         );
-        let told = "the body must be JSON: send `content-type: application/json`";
-        assert_eq!(answer.json()["error"]["message"], told);
+        let message = "the body must be JSON: send `content-type: application/json`";
+        assert_eq!(answer.json()["error"]["message"], message);
     }
     nothing_was_charged(&server);
     eprintln!("{} bad requests, each answered exactly", REQUESTS.len() + 8);
@@ -526,9 +526,9 @@ fn batch_with_too_many_limits_is_rejected_and_charges_nothing() {
         let requests: Vec<_> = (0..requests).map(|_| json!({ "attributes": { "user": "a" } })).collect();
         json!({ "requests": requests }).to_string()
     };
-    let told = "the requests of one call may meet 10000 limits in all, one for each rule that applies to a request: send fewer requests";
-    expect(&server, "/v1/acquire/batch", &batch(1_000), 400, "invalid_request", told);
-    expect(&server, "/v1/acquire/batch", &batch(21), 400, "invalid_request", told);
+    let message = "the requests of one call may meet 10000 limits in all, one for each rule that applies to a request: send fewer requests";
+    expect(&server, "/v1/acquire/batch", &batch(1_000), 400, "invalid_request", message);
+    expect(&server, "/v1/acquire/batch", &batch(21), 400, "invalid_request", message);
     let peek = server.post("/v1/peek", r#"{"attributes":{"user":"a"}}"#).json();
     assert_eq!(peek["limits"][0]["used"], 0, "{}", peek["limits"][0]);
     let answer = server.post("/v1/acquire/batch", &batch(20));
@@ -552,20 +552,20 @@ fn pipeline_with_many_limits_is_split() {
 
 #[test]
 fn invalid_command_lines_are_rejected() {
-    for (arguments, told) in COMMANDS {
+    for (arguments, message) in COMMANDS {
         let output = process::output(Command::new(BINARY).args(*arguments).env_remove("SLIDEGATE_URL"));
-        said(&output, arguments, told);
+        assert_first_line(&output, arguments, message);
     }
     let server = Server::demo();
-    for (arguments, told) in DENIED {
-        said(&server.acquire(arguments), arguments, told);
+    for (arguments, message) in DENIED {
+        assert_first_line(&server.acquire(arguments), arguments, message);
     }
     eprintln!("{} bad command lines, each answered exactly", COMMANDS.len() + DENIED.len());
 }
 
-fn said(output: &std::process::Output, arguments: &[&str], told: &str) {
+fn assert_first_line(output: &std::process::Output, arguments: &[&str], message: &str) {
     let error = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(error.lines().next(), Some(told), "{arguments:?}");
+    assert_eq!(error.lines().next(), Some(message), "{arguments:?}");
     assert_eq!(output.status.code(), Some(2), "{arguments:?}");
     assert!(output.stdout.is_empty(), "{arguments:?}");
 }

@@ -104,14 +104,14 @@ fn top_keys_by_requests_and_denials() {
     }
     for period in ["minute", "hour"] {
         let top = server.get(&format!("/v1/top?period={period}&rule=login")).json();
-        let told = |name: &str| -> Vec<(String, u64)> {
+        let top_of = |name: &str| -> Vec<(String, u64)> {
             let keys = top[name].as_array().unwrap().iter();
             keys.map(|key| (key["key"].as_str().unwrap().to_owned(), key["count"].as_u64().unwrap()))
                 .collect()
         };
         let key = |ip: &str, count| (format!("login:ip={ip}"), count);
-        assert_eq!(told("hottest"), [key("1.1.1.1", 9), key("3.3.3.3", 5), key("2.2.2.2", 2)]);
-        assert_eq!(told("denied"), [key("1.1.1.1", 6), key("3.3.3.3", 2)]);
+        assert_eq!(top_of("hottest"), [key("1.1.1.1", 9), key("3.3.3.3", 5), key("2.2.2.2", 2)]);
+        assert_eq!(top_of("denied"), [key("1.1.1.1", 6), key("3.3.3.3", 2)]);
     }
     assert_eq!(server.get("/v1/top").json()["hottest"][0]["key"], "watched:user=alice");
     assert_eq!(server.get("/v1/top?period=year").status, 400);
@@ -148,7 +148,7 @@ fn browser_gets_the_dashboard() {
     }
     assert_eq!(server.get("/dashboard/nothing.js").status, 404);
     assert!(server.get("/").body.starts_with("Slidegate\n"), "for people with curl");
-    assert_eq!(server.get("/v1/live").status, 401, "what it shows is for those who may ask");
+    assert_eq!(server.get("/v1/live").status, 401, "it needs the decision token");
 }
 
 #[test]

@@ -25,8 +25,8 @@ fn invalid_fields_are_reported_with_their_line() {
         ),
     ];
     for (text, expected) in broken {
-        let told = Config::parse(&format!("{text}\nrules: []")).unwrap_err().to_string();
-        assert_eq!(told, expected);
+        let message = Config::parse(&format!("{text}\nrules: []")).unwrap_err().to_string();
+        assert_eq!(message, expected);
     }
 }
 
@@ -55,18 +55,18 @@ fn key_flood_does_not_reset_a_limit() {
     let allowed = |on_full: &str| {
         let memory = format!("memory: {{ max-keys: 64, on-full: {on_full} }}");
         let server = Server::with_rules(&format!("{memory}\n{RULES}"));
-        let ask = |user: &str| {
+        let acquire = |user: &str| {
             let body = format!("{{\"attributes\":{{\"user\":\"{user}\"}}}}");
             server.post("/v1/acquire", &body).status == 200
         };
         for n in 0..200 {
-            ask(&format!("first-{n}"));
+            acquire(&format!("first-{n}"));
         }
         let mut allowed = 0;
         for round in 0..10 {
-            allowed += (0..3).filter(|_| ask("alice")).count();
+            allowed += (0..3).filter(|_| acquire("alice")).count();
             for n in 0..20 {
-                ask(&format!("{round}-{n}"));
+                acquire(&format!("{round}-{n}"));
             }
         }
         (allowed, server.get("/v1/store").json(), server.get("/metrics").body)

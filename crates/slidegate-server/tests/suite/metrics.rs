@@ -20,10 +20,10 @@ rules:
 const LOGIN: &str = r#"{"attributes":{"api":"/login","ip":"1.2.3.4","user":"alice"}}"#;
 
 /// A metric's type, its help, and the names of its labels.
-type Told = BTreeMap<String, (String, String, BTreeSet<String>)>;
+type Families = BTreeMap<String, (String, String, BTreeSet<String>)>;
 
-fn told(page: &str) -> Told {
-    let mut all = Told::new();
+fn parse_page(page: &str) -> Families {
+    let mut all = Families::new();
     let mut helps = BTreeMap::new();
     for line in page.lines() {
         if let Some((name, help)) = line.strip_prefix("# HELP ").and_then(|rest| rest.split_once(' ')) {
@@ -32,7 +32,7 @@ fn told(page: &str) -> Told {
         {
             all.insert(name.to_owned(), (kind.to_owned(), helps[name].clone(), BTreeSet::new()));
         } else if let Some((name, labels)) = line.split_once('{') {
-            let family = all.keys().rfind(|known| name.starts_with(known.as_str())).unwrap().clone();
+            let family = all.keys().rfind(|other| name.starts_with(other.as_str())).unwrap().clone();
             let labels = labels.split_once('}').unwrap().0;
             let names = labels.split("\",").map(|pair| pair.split_once('=').unwrap().0.to_owned());
             all.get_mut(&family).unwrap().2.extend(names.filter(|name| name != "le"));
@@ -42,7 +42,7 @@ fn told(page: &str) -> Told {
 }
 
 /// The lines of its table.
-fn documented() -> Told {
+fn documented() -> Families {
     let page = include_str!("../../../../docs/metrics.md");
     let rows = page.lines().filter_map(|line| line.strip_prefix("| `"));
     let row = |row: &str| {
@@ -65,7 +65,7 @@ fn metrics_page_matches_its_documentation() {
     let url = redis.url();
     let monitor = format!("monitor: {{ accuracy: {{ every: 100ms }} }}\n{RULES}");
     let shared = Server::with_env(&[], &monitor, &["--store", &url]);
-    let mut all = Told::new();
+    let mut all = Families::new();
     for server in [&memory, &shared] {
         server.post("/v1/acquire", LOGIN);
         eventually("counts are checked", || {
@@ -78,14 +78,14 @@ fn metrics_page_matches_its_documentation() {
             Some("application/openmetrics-text; version=1.0.0; charset=utf-8")
         );
         assert!(answer.body.ends_with("# EOF\n"));
-        for (name, (kind, help, labels)) in told(&answer.body) {
-            let known = all.entry(name).or_insert((kind, help, BTreeSet::new()));
-            known.2.extend(labels);
+        for (name, (kind, help, labels)) in parse_page(&answer.body) {
+            let family = all.entry(name).or_insert((kind, help, BTreeSet::new()));
+            family.2.extend(labels);
         }
     }
     let documented = documented();
-    for (name, told) in &all {
-        assert_eq!(documented.get(name), Some(told), "{name} in docs/metrics.md");
+    for (name, description) in &all {
+        assert_eq!(documented.get(name), Some(description), "{name} in docs/metrics.md");
     }
     let gone: Vec<&String> = documented.keys().filter(|name| !all.contains_key(*name)).collect();
     assert!(gone.is_empty(), "there is no {gone:?}");
@@ -167,8 +167,9 @@ fn follow_ups_are_counted_for_every_protocol() {
     };
     for (count, header) in [(1.0, ""), (2.0, TO_HYPER)] {
         let mut connection = KeepAlive::new(&server);
-        let mut post =
-            |operation: &str, body: &str| connection.ask(&request(&format!("/v1/{operation}"), header, body));
+        let mut post = |operation: &str, body: &str| {
+            connection.call(&request(&format!("/v1/{operation}"), header, body))
+        };
         for (operation, field, body) in bodies(&reserve()) {
             let answer = post(operation, &body).json();
             let outcome = answer[field].as_str().unwrap_or_else(|| panic!("{operation}: {answer}"));

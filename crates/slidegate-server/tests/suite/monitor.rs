@@ -7,15 +7,15 @@ use crate::server::Server;
 const RULES: &str = "rules: [{ name: one, key: [user], limit: 5, window: 1h }]";
 /// Long deadline: on a busy machine Redis may take longer than the default, and the node would decide alone.
 const GUARD: &str = "guard: { deadline: 20s }";
-const ASK: &str = r#"{"attributes":{"user":"alice"}}"#;
+const BODY: &str = r#"{"attributes":{"user":"alice"}}"#;
 const KEY: &str = "sg:{one:user=alice}";
 
-fn told(server: &Server, line: &str) -> bool {
-    server.get("/metrics").body.lines().any(|known| known == line)
+fn has_metric(server: &Server, line: &str) -> bool {
+    server.get("/metrics").body.lines().any(|other| other == line)
 }
 
 fn used(server: &Server) -> u64 {
-    server.post("/v1/peek", ASK).json()["limits"][0]["used"].as_u64().unwrap()
+    server.post("/v1/peek", BODY).json()["limits"][0]["used"].as_u64().unwrap()
 }
 
 #[test]
@@ -27,23 +27,23 @@ fn wrong_total_is_reported_and_repaired() {
     let server = Server::with_env(&[], &monitor, &["--store", &redis.url()]);
     assert!(!server.get("/metrics").body.contains("\nslidegate_accuracy_ratio "), "nothing was checked yet");
     for _ in 0..3 {
-        server.post("/v1/acquire", ASK);
+        server.post("/v1/acquire", BODY);
     }
-    eventually("all is well", || told(&server, "slidegate_accuracy_ratio 1.0"));
-    assert!(told(&server, "slidegate_accuracy_wrong_keys_total 0"));
+    eventually("all is well", || has_metric(&server, "slidegate_accuracy_ratio 1.0"));
+    assert!(has_metric(&server, "slidegate_accuracy_wrong_keys_total 0"));
     // The running total, which decisions go by; its fraction says how entries are read.
     let score: f64 = redis::from_redis_value(redis.run(&format!("ZSCORE {KEY} u"))).unwrap();
     redis.run(&format!("ZADD {KEY} {} u", score - 2.0));
-    eventually("it is put right", || told(&server, "slidegate_accuracy_repaired_keys_total 1"));
-    assert!(told(&server, "slidegate_accuracy_discrepancies_total{cause=\"total\"} 1"));
+    eventually("it is put right", || has_metric(&server, "slidegate_accuracy_repaired_keys_total 1"));
+    assert!(has_metric(&server, "slidegate_accuracy_discrepancies_total{cause=\"total\"} 1"));
     assert_eq!(used(&server), 3, "what the entries say");
     redis.run(&format!("PERSIST {KEY}"));
     eventually("it expires again", || {
-        told(&server, "slidegate_accuracy_discrepancies_total{cause=\"no-expiry\"} 1")
+        has_metric(&server, "slidegate_accuracy_discrepancies_total{cause=\"no-expiry\"} 1")
     });
     let left: i64 = redis::from_redis_value(redis.run(&format!("PTTL {KEY}"))).unwrap();
     assert!(left > 3_500_000, "{left}");
-    eventually("all is well again", || told(&server, "slidegate_accuracy_ratio 1.0"));
+    eventually("all is well again", || has_metric(&server, "slidegate_accuracy_ratio 1.0"));
 }
 
 #[test]
@@ -51,19 +51,19 @@ fn repair_can_be_disabled() {
     let redis = RedisServer::start(Flavour::Redis7);
     let monitor = format!("monitor: {{ accuracy: {{ every: 100ms, repair: false }} }}\n{GUARD}\n{RULES}");
     let server = Server::with_env(&[], &monitor, &["--store", &redis.url()]);
-    server.post("/v1/acquire", ASK);
+    server.post("/v1/acquire", BODY);
     let score: f64 = redis::from_redis_value(redis.run(&format!("ZSCORE {KEY} u"))).unwrap();
     redis.run(&format!("ZADD {KEY} {} u", score - 1.0));
-    eventually("it is told", || told(&server, "slidegate_accuracy_ratio 0.0"));
-    assert!(told(&server, "slidegate_accuracy_repaired_keys_total 0"));
+    eventually("it is reported", || has_metric(&server, "slidegate_accuracy_ratio 0.0"));
+    assert!(has_metric(&server, "slidegate_accuracy_repaired_keys_total 0"));
     assert_eq!(used(&server), 2);
 }
 
 #[test]
 fn memory_store_is_audited() {
     let server = Server::with_rules(&format!("monitor: {{ accuracy: {{ every: 100ms }} }}\n{RULES}"));
-    server.post("/v1/acquire", ASK);
-    eventually("all is well", || told(&server, "slidegate_accuracy_ratio 1.0"));
+    server.post("/v1/acquire", BODY);
+    eventually("all is well", || has_metric(&server, "slidegate_accuracy_ratio 1.0"));
 }
 
 #[test]
@@ -94,7 +94,7 @@ fn gc_runs_when_memory_gets_short() {
         format!("monitor: {{ memory: {{ every: 200ms, threshold: 1%, max-bytes: 1000000 }} }}\n{rules}");
     let server = Server::with_env(&[], &watched, &["--store", &redis.url()]);
     eventually("keys are dropped", || keys() < 20);
-    eventually("what that freed is told", || !told(&server, "slidegate_gc_dropped_keys_total 0"));
+    eventually("the freed keys are reported", || !has_metric(&server, "slidegate_gc_dropped_keys_total 0"));
     let page = server.get("/metrics").body;
     for line in [
         "slidegate_redis_memory_used_bytes{server=",
@@ -105,7 +105,7 @@ fn gc_runs_when_memory_gets_short() {
     }
     let there =
         |name: &str| -> bool { redis::from_redis_value(redis.run(&format!("EXISTS {name}"))).unwrap() };
-    assert!(there("other") && there("sg:{not-ours}"), "what is not ours is not touched");
+    assert!(there("other") && there("sg:{not-ours}"), "foreign keys are not touched");
     let acme = server.post("/v1/peek", r#"{"attributes":{"tenant":"acme"}}"#).json();
     assert_eq!(acme["limits"][0]["used"], 2, "and what counts still does");
 }

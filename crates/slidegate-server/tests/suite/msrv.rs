@@ -22,11 +22,11 @@ fn no_dependency_needs_a_newer_rust() {
         concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml"),
     ]));
     let metadata: Value = serde_json::from_slice(&output.stdout).unwrap();
-    let ours = version(env!("CARGO_PKG_RUST_VERSION"));
+    let msrv = version(env!("CARGO_PKG_RUST_VERSION"));
     let packages = metadata["packages"].as_array().unwrap();
     let newer: Vec<&Value> = packages
         .iter()
-        .filter(|package| package["rust_version"].as_str().is_some_and(|needs| version(needs) > ours))
+        .filter(|package| package["rust_version"].as_str().is_some_and(|needs| version(needs) > msrv))
         .map(|package| &package["id"])
         .collect();
     assert!(packages.len() > 50);

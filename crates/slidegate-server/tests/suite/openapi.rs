@@ -40,7 +40,7 @@ fn schemathesis(server: &Server, settings: &str) {
     let calls: usize = paths.as_object().unwrap().values().map(|path| path.as_object().unwrap().len()).sum();
     // All but TRACE, and the one that the settings leave out.
     let calls = calls - 2;
-    assert!(report.contains(&format!("Tested: {calls}")), "it asks all {calls} there are: {report}");
+    assert!(report.contains(&format!("Tested: {calls}")), "all {calls} operations are called: {report}");
 }
 
 #[test]

@@ -17,8 +17,8 @@ fn deploy() -> PathBuf {
 fn promtool(arguments: &[&str]) {
     let mut command = Command::new("promtool");
     let run = process::output(command.args(arguments).current_dir(deploy().join("prometheus")));
-    let said = String::from_utf8_lossy(&run.stdout) + String::from_utf8_lossy(&run.stderr);
-    assert!(run.status.success(), "{said}");
+    let text = String::from_utf8_lossy(&run.stdout) + String::from_utf8_lossy(&run.stderr);
+    assert!(run.status.success(), "{text}");
 }
 
 #[test]
@@ -56,11 +56,11 @@ fn every_queried_metric_exists() {
         let names: Vec<&str> = words.filter(|word| word.starts_with("slidegate_")).collect();
         assert!(names.len() >= 10, "{file}: {names:?}");
         for name in names {
-            let known = ["_total", "_bucket", "_sum", "_count", "_info", ""].iter().any(|suffix| {
+            let exists = ["_total", "_bucket", "_sum", "_count", "_info", ""].iter().any(|suffix| {
                 let family = name.strip_suffix(suffix).unwrap_or(name);
                 documented.contains(&format!("| `{family}` |"))
             });
-            assert!(known, "{file} asks for {name}");
+            assert!(exists, "{file} queries {name}");
         }
     }
 }
@@ -132,17 +132,17 @@ fn redis_alert_fires_until_redis_is_back() {
     let rules = "rules: [{ name: one, key: [user], limit: 5, window: 1m }]";
     let server = Server::with_env(&[], rules, &["--store", &redis.url()]);
     let prometheus = Prometheus::start(&server.address);
-    let ask = || server.post("/v1/acquire", r#"{"attributes":{"user":"alice"}}"#).status;
-    ask();
+    let acquire = || server.post("/v1/acquire", r#"{"attributes":{"user":"alice"}}"#).status;
+    acquire();
     let up = || {
         prometheus.json("/api/v1/query?query=slidegate_redis_direct")["data"]["result"][0]["value"][1] == "1"
     };
     eventually("it is scraped", up);
     assert!(!prometheus.fires("SlidegateRedisAway"));
     redis.kill();
-    eventually("the alert fires", || ask() > 0 && prometheus.fires("SlidegateRedisAway"));
+    eventually("the alert fires", || acquire() > 0 && prometheus.fires("SlidegateRedisAway"));
     redis.restart();
-    eventually("the alert clears", || ask() > 0 && !prometheus.fires("SlidegateRedisAway"));
+    eventually("the alert clears", || acquire() > 0 && !prometheus.fires("SlidegateRedisAway"));
     // On a busy machine a scrape may be late; one that is not understood stays so.
     eventually("a scrape is understood", || {
         prometheus.json("/api/v1/targets")["data"]["activeTargets"][0]["lastError"] == ""

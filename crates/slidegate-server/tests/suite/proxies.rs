@@ -67,7 +67,7 @@ impl Proxy {
     }
 
     /// Sends requests from several clients at once, each on its own connections, and returns all responses.
-    fn ask(&self, path: &str, headers: &[(&str, &str)]) -> Vec<Answer> {
+    fn send(&self, path: &str, headers: &[(&str, &str)]) -> Vec<Answer> {
         std::thread::scope(|scope| {
             let clients: Vec<_> = (0..4)
                 .map(|_| {
@@ -96,7 +96,7 @@ fn tool(name: &str) -> PathBuf {
 /// Assertions for every proxy.
 fn exactly_the_limit_passes(proxy: &Proxy, upstream: &Upstream, shows_what_is_left: bool) {
     // A client cannot choose whom it is counted as.
-    // What a browser adds is passed on, and is not taken for a page that asks for Slidegate itself.
+    // Headers of a browser are passed on, and are not taken for a cross-origin request to Slidegate itself.
     let forged = [
         ("x-forwarded-for", "6.6.6.6"),
         ("x-forwarded-uri", "/free"),
@@ -106,7 +106,7 @@ fn exactly_the_limit_passes(proxy: &Proxy, upstream: &Upstream, shows_what_is_le
         ("referer", "https://other.example/page"),
         ("user-agent", "Mozilla/5.0"),
     ];
-    let answers = proxy.ask("/api/things?x=1", &forged);
+    let answers = proxy.send("/api/things?x=1", &forged);
     let passed = answers.iter().filter(|answer| answer.status == 200).count();
     let denied: Vec<&Answer> = answers.iter().filter(|answer| answer.status == 429).collect();
     let others: Vec<u16> = answers.iter().map(|a| a.status).filter(|s| ![200, 429].contains(s)).collect();
@@ -129,7 +129,7 @@ fn exactly_the_limit_passes(proxy: &Proxy, upstream: &Upstream, shows_what_is_le
         );
     }
     // What no rule is about passes.
-    let free = proxy.ask("/free", &[]);
+    let free = proxy.send("/free", &[]);
     assert!(free.len() == REQUESTS && free.iter().all(|answer| answer.status == 200));
 }
 
@@ -145,11 +145,11 @@ http {{
   client_body_temp_path {folder}/a; proxy_temp_path {folder}/b; fastcgi_temp_path {folder}/c;
   uwsgi_temp_path {folder}/d; scgi_temp_path {folder}/e;
   {more}
-  {ours}
+  {example}
 }}
 "#,
             folder = folder.display(),
-            ours = configuration("nginx", slidegate, upstream, port),
+            example = configuration("nginx", slidegate, upstream, port),
         );
         fs::write(folder.join("nginx.conf"), config).unwrap();
         let mut command = Command::new("nginx");
@@ -170,7 +170,7 @@ fn nginx() {
 fn nginx_with_large_headers() {
     let (slidegate, upstream) = (slidegate(), Upstream::start("from upstream"));
     let proxy = nginx_with("large_client_header_buffers 4 64k;", &slidegate, &upstream);
-    let passed = |path: &str| proxy.ask(path, &[]).iter().filter(|answer| answer.status == 200).count();
+    let passed = |path: &str| proxy.send(path, &[]).iter().filter(|answer| answer.status == 200).count();
     assert_eq!(passed("/api/things"), LIMIT);
     for path in
         [&format!("/api/{}", "x".repeat(9_000)), &format!("/api/{}", "x".repeat(40_000)), "/API/", "/api;a"]
@@ -210,9 +210,9 @@ global: {{ checkNewVersion: false, sendAnonymousUsage: false }}
 fn caddy() {
     let (slidegate, upstream) = (slidegate(), Upstream::start("from upstream"));
     let proxy = Proxy::start(|folder, port| {
-        let ours = configuration("Caddy", &slidegate, &upstream, port);
+        let example = configuration("Caddy", &slidegate, &upstream, port);
         let config = format!(
-            "{{\n  admin off\n  auto_https off\n  persist_config off\n  default_bind 127.0.0.1\n}}\n{ours}"
+            "{{\n  admin off\n  auto_https off\n  persist_config off\n  default_bind 127.0.0.1\n}}\n{example}"
         );
         fs::write(folder.join("Caddyfile"), config).unwrap();
         let mut command = Command::new(tool("caddy"));

@@ -14,11 +14,11 @@ const RULES: &str = "rules: [{ name: api, key: [user], limit: 5, window: 1m }]";
 
 fn with_store(url: &str, rest: &str) -> Server {
     // On a busy machine Redis may take longer than the usual deadline; then it would not be who decides.
-    let guard = if rest.contains("guard:") { "" } else { "guard: { deadline: 20s }" };
-    Server::with_rules(&format!("store: {url}\n{guard}\n{rest}\n{RULES}\n"))
+    let failover = if rest.contains("guard:") { "" } else { "guard: { deadline: 20s }" };
+    Server::with_rules(&format!("store: {url}\n{failover}\n{rest}\n{RULES}\n"))
 }
 
-fn ask(server: &Server) -> u16 {
+fn acquire(server: &Server) -> u16 {
     server.post("/v1/acquire", r#"{"attributes":{"user":"alice"}}"#).status
 }
 
@@ -28,7 +28,7 @@ fn two_servers_share_one_count() {
     let one = with_store(&redis.url(), "");
     let two = with_store("redis", &format!("redis: {{ url: \"{}\" }}", redis.url()));
     assert!(one.greeting.contains(&format!("store: redis at 127.0.0.1:{}", redis.port)));
-    let answers: Vec<u16> = [&one, &two, &one, &two, &one, &two, &one].map(ask).into();
+    let answers: Vec<u16> = [&one, &two, &one, &two, &one, &two, &one].map(acquire).into();
     assert_eq!(answers, [200, 200, 200, 200, 200, 429, 429]);
     assert_eq!(one.get("/readyz").json(), json!({ "ready": true, "store": "redis", "rules": 1 }));
     let denied = two.post("/v1/acquire", r#"{"attributes":{"user":"alice"}}"#).json();
@@ -175,19 +175,19 @@ fn each_rule_has_its_outage_policy() {
         let answer = server.post("/v1/acquire", &json!({ "attributes": { name: "x" } }).to_string());
         (answer.status, answer.json()["source"].as_str().unwrap().to_owned())
     };
-    let told = |status: u16, source: &str| (status, source.to_owned());
-    assert_eq!(["a", "b", "c"].map(post), [200, 200, 200].map(|status| told(status, "store")));
-    assert_eq!(post("a"), told(429, "store"));
+    let expected = |status: u16, source: &str| (status, source.to_owned());
+    assert_eq!(["a", "b", "c"].map(post), [200, 200, 200].map(|status| expected(status, "store")));
+    assert_eq!(post("a"), expected(429, "store"));
     redis.kill();
     // The deny cache answers until the node notices that it does not hear from Redis any more.
-    eventually("the deny cache is not used any more", || post("a") != told(429, "deny-cache"));
-    assert_eq!((post("a"), post("a")), (told(200, "fail-open"), told(200, "fail-open")));
-    assert_eq!(post("b"), told(429, "fail-closed"));
+    eventually("the deny cache is not used any more", || post("a") != expected(429, "deny-cache"));
+    assert_eq!((post("a"), post("a")), (expected(200, "fail-open"), expected(200, "fail-open")));
+    assert_eq!(post("b"), expected(429, "fail-closed"));
     let denied = server.post("/v1/acquire", r#"{"attributes":{"b":"x"}}"#);
     assert_eq!((&denied.json()["denied_by"], &denied.json()["code"]), (&json!("strict"), &json!(7)));
     // One of three is used already, and the others are this node's: it is alone.
     let answers: Vec<_> = (0..4).map(|_| post("c")).collect();
-    assert_eq!(answers, [200, 200, 429, 429].map(|status| told(status, "local")));
+    assert_eq!(answers, [200, 200, 429, 429].map(|status| expected(status, "local")));
     let ready = server.get("/readyz");
     assert_eq!((ready.status, &ready.json()["ready"]), (200, &json!(true)));
     assert!(ready.json()["degraded"].as_str().unwrap().contains("cannot be reached"), "{}", ready.json());
@@ -198,7 +198,10 @@ fn each_rule_has_its_outage_policy() {
     // It comes back with nothing, and is given everything.
     redis.restart();
     eventually("Redis decides again", || server.get("/v1/store").json()["servers"][0]["direct"] == true);
-    assert_eq!(["a", "b", "c"].map(post), [told(429, "store"), told(200, "store"), told(429, "store")]);
+    assert_eq!(
+        ["a", "b", "c"].map(post),
+        [expected(429, "store"), expected(200, "store"), expected(429, "store")]
+    );
     let peek = server.post("/v1/peek", r#"{"attributes":{"b":"x"}}"#).json();
     assert_eq!(peek["limits"][0]["used"], 2);
     assert_eq!(server.get("/v1/store").json()["servers"][0]["nodes"], 1);
@@ -207,15 +210,15 @@ fn each_rule_has_its_outage_policy() {
 #[test]
 fn nodes_know_the_number_of_members() {
     let redis = RedisServer::start(Flavour::Redis7);
-    let guard = "guard: { heartbeat: 100ms, deadline: 20s }";
-    let one = with_store(&redis.url(), guard);
+    let failover = "guard: { heartbeat: 100ms, deadline: 20s }";
+    let one = with_store(&redis.url(), failover);
     let nodes = |n: u64| {
         eventually(&format!("it knows {n} nodes"), || {
             one.get("/v1/store").json()["servers"][0]["nodes"] == n
         });
     };
     nodes(1);
-    let two = with_store(&redis.url(), guard);
+    let two = with_store(&redis.url(), failover);
     nodes(2);
     drop(two);
     nodes(1);
@@ -227,9 +230,9 @@ fn warns_if_redis_may_evict_keys() {
     let redis = RedisServer::with(Flavour::Redis7, &settings, &[]);
     let log = tempfile::NamedTempFile::new().unwrap();
     let _server = Server::logging_to(log.as_file(), &[], RULES, &["--store", &redis.url()]);
-    eventually("the policy is told, and what to do", || {
-        let told = std::fs::read_to_string(log.path()).unwrap();
-        told.contains("maxmemory-policy is allkeys-lru") && told.contains("set it to noeviction")
+    eventually("the log names the policy and the fix", || {
+        let text = std::fs::read_to_string(log.path()).unwrap();
+        text.contains("maxmemory-policy is allkeys-lru") && text.contains("set it to noeviction")
     });
 }
 
@@ -310,8 +313,8 @@ const BROKEN: &[(&str, &str)] = &[
 fn every_mistake_has_its_exact_message() {
     for (text, expected) in BROKEN {
         let text = if text.contains("rules:") { (*text).to_owned() } else { format!("{text}\nrules: []") };
-        let told = Config::parse(&text).unwrap_err().to_string();
-        assert_eq!(told, *expected, "{text}");
+        let message = Config::parse(&text).unwrap_err().to_string();
+        assert_eq!(message, *expected, "{text}");
     }
 }
 
@@ -376,7 +379,7 @@ fn readyz_names_unreachable_shards() {
     let server = with_store("redis", &format!("redis: {{ shards: [{}] }}", urls.join(", ")));
     assert_eq!(server.get("/readyz").status, 200);
     servers[1].kill();
-    // It is asked now and then, however often we are.
+    // Redis is called now and then, independently of the number of requests.
     eventually("it is noticed", || server.get("/readyz").json()["degraded"].is_string());
     let ready = server.get("/readyz");
     assert_eq!(ready.status, 200, "decisions can still be made");
@@ -404,23 +407,23 @@ fn denied_flood_is_answered_without_redis() {
     // The first denials are Redis's, until this node listens to what others free.
     eventually("the deny cache answers", || post().json()["source"] == "deny-cache");
     let before = scripts();
-    // On a busy machine the node may stop hearing what others free for a moment, and asks Redis until it does again.
-    let mut asked = 0;
+    // On a busy machine the node may miss invalidations for a moment, and calls Redis until it receives them again.
+    let mut calls = 0;
     for _ in 0..500 {
         let denied = post();
         assert_eq!(denied.status, 429);
         match denied.json()["source"].as_str() {
             Some("deny-cache") => {}
-            Some("store") => asked += 1,
+            Some("store") => calls += 1,
             other => panic!("decided by {other:?}"),
         }
         assert_eq!(denied.json()["limits"][0]["used"], 5);
         assert!(denied.json()["limits"][0]["retry_after_ms"].as_u64() > Some(3_500_000));
         assert!(denied.header("retry-after").is_some());
     }
-    assert!(asked < 100, "{asked} of 500 asked Redis");
+    assert!(calls < 100, "{calls} of 500 called Redis");
     // Redis's own checks, not the flood.
-    let scripts = scripts() - before - asked;
+    let scripts = scripts() - before - calls;
     assert!(scripts < 50, "{scripts}");
 }
 

@@ -42,10 +42,10 @@ fn is_ended(stream: &mut TcpStream) -> bool {
 #[test]
 fn silent_connections_are_closed() {
     let server = server("first-byte: 100ms");
-    for (door, label) in [("http", "http"), ("grpc", "grpc"), ("redis", "resp")] {
-        let mut silent = TcpStream::connect(server.listener_address(door)).unwrap();
+    for (protocol, label) in [("http", "http"), ("grpc", "grpc"), ("redis", "resp")] {
+        let mut silent = TcpStream::connect(server.listener_address(protocol)).unwrap();
         silent.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
-        assert!(is_ended(&mut silent), "{door}");
+        assert!(is_ended(&mut silent), "{protocol}");
         let name = format!("slidegate_connections_shed_total{{protocol=\"{label}\",reason=\"silent\"}}");
         assert_eq!(metric(&server, &name), 1);
     }
@@ -60,7 +60,7 @@ fn idle_connections_make_room_for_new_ones() {
     assert!(idle.iter_mut().all(healthz) && healthz(&mut active));
     // They have to be idle for a second.
     eventually("a new connection is answered", || {
-        assert!(healthz(&mut active), "who asks all the time is not closed");
+        assert!(healthz(&mut active), "an active connection is not closed");
         let mut new = server.connect();
         new.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
         healthz(&mut new)
@@ -85,7 +85,7 @@ fn connections_per_address_are_bounded() {
     let mut third = server.connect();
     assert!(is_ended(&mut third), "it is closed at once");
     // Another listener has connection slots of its own.
-    assert_eq!(Wire::connect(server.listener_address("redis")).ask("PING"), simple("PONG"));
+    assert_eq!(Wire::connect(server.listener_address("redis")).call("PING"), simple("PONG"));
     drop(streams);
     eventually("there is room again", || {
         let mut next = server.connect();
@@ -108,20 +108,24 @@ fn unfinished_commands_share_a_memory_budget() {
     for client in &mut clients {
         client.try_send(&half);
     }
-    let held = || metric(&server, "slidegate_unfinished_requests_bytes");
+    let unfinished = || metric(&server, "slidegate_unfinished_requests_bytes");
     let resident = server.resident().saturating_sub(before);
-    assert!(held() <= BUDGET && resident < 8 * BUDGET, "{} bytes are held, {resident} taken", held());
+    assert!(
+        unfinished() <= BUDGET && resident < 8 * BUDGET,
+        "{} bytes are held, {resident} taken",
+        unfinished()
+    );
     let mut answers: Vec<_> = clients.drain(20..).flat_map(|mut client| client.read()).collect();
-    assert!(answers.len() >= 35, "{} of 40 are told", answers.len());
+    assert!(answers.len() >= 35, "{} of 40 get an answer", answers.len());
     let message = answers.remove(0);
     assert!(
         message.error().starts_with("UNAVAILABLE the unfinished commands of all clients hold"),
         "{message:?}"
     );
     // Small commands are answered meanwhile, and large ones when there is room again.
-    assert_eq!(Wire::connect(server.listener_address("redis")).ask("PING"), simple("PONG"));
+    assert_eq!(Wire::connect(server.listener_address("redis")).call("PING"), simple("PONG"));
     drop(clients);
-    eventually("the bytes are given back", || held() == 0);
+    eventually("the bytes are given back", || unfinished() == 0);
     let mut client = Wire::connect(server.listener_address("redis"));
     client.send(&half);
     client.send(&word.repeat(2));

@@ -55,15 +55,15 @@ fn file_changes_are_reloaded() {
     let file = folder.path().join("rules.yaml");
     fs::write(&file, rules(5)).unwrap();
     let server = serve(&file);
-    let ask = || server.post("/v1/acquire", r#"{"attributes":{"user":"a"}}"#).json();
-    assert_eq!(ask()["limits"][0]["remaining"], 4);
+    let acquire = || server.post("/v1/acquire", r#"{"attributes":{"user":"a"}}"#).json();
+    assert_eq!(acquire()["limits"][0]["remaining"], 4);
     let hash =
         |server: &Server| server.get("/v1/rules").json()["edition"]["hash"].as_str().unwrap().to_owned();
     let first = hash(&server);
 
     fs::write(&file, rules(6)).unwrap();
     until(&server, 6);
-    assert_eq!(ask()["limits"][0]["remaining"], 4, "counts are kept");
+    assert_eq!(acquire()["limits"][0]["remaining"], 4, "counts are kept");
     assert_ne!(hash(&server), first);
 
     let next = folder.path().join("next");
@@ -161,7 +161,7 @@ fn reloads_under_load_fail_no_request() {
         )
     };
     let server = Server::with_env(&[("SLIDEGATE_ADMIN_TOKEN", TOKEN)], &edition(1_000_000), &[]);
-    let (stop, asked) = (AtomicBool::new(false), AtomicU64::new(0));
+    let (stop, requests) = (AtomicBool::new(false), AtomicU64::new(0));
     let denied = std::thread::scope(|scope| {
         let callers: Vec<_> = (0..3)
             .map(|_| {
@@ -187,7 +187,7 @@ fn reloads_under_load_fail_no_request() {
                         assert_eq!(limits.len(), 2);
                         assert_eq!(limits[0], limits[1], "half of one edition");
                         *seen.entry(limits[0]).or_default() += 1;
-                        asked.fetch_add(1, Ordering::Relaxed);
+                        requests.fetch_add(1, Ordering::Relaxed);
                     }
                     seen.len()
                 })
@@ -212,7 +212,7 @@ fn reloads_under_load_fail_no_request() {
         let editions: usize = callers.into_iter().map(|caller| caller.join().unwrap()).sum();
         eprintln!(
             "{RELOADS} reloads, {} requests, which saw {editions} editions",
-            asked.load(Ordering::Relaxed)
+            requests.load(Ordering::Relaxed)
         );
         assert!(editions > 30, "{editions}");
         denied
@@ -221,5 +221,5 @@ fn reloads_under_load_fail_no_request() {
     let shown = server.get("/v1/rules").json();
     assert_eq!(shown["edition"]["version"].as_u64(), Some(1 + RELOADS - RELOADS / 3));
     let used = server.post("/v1/peek", r#"{"attributes":{"user":"a"}}"#).json()["limits"][0]["used"].as_u64();
-    assert_eq!(used, Some(asked.load(Ordering::Relaxed)), "and every one was counted");
+    assert_eq!(used, Some(requests.load(Ordering::Relaxed)), "and every one was counted");
 }

@@ -113,8 +113,9 @@ impl Server {
 
     pub(crate) fn signal(&self, name: &str) {
         let child = self.child.as_ref().expect("it was started here");
-        let told = Command::new("kill").args(["-s", name]).arg(child.id().to_string()).status().unwrap();
-        assert!(told.success());
+        let exit_status =
+            Command::new("kill").args(["-s", name]).arg(child.id().to_string()).status().unwrap();
+        assert!(exit_status.success());
     }
 
     /// Returns the resident memory in bytes.
@@ -200,13 +201,13 @@ impl Answer {
     /// Returns a header by its name in any case: a proxy may change the case.
     pub(crate) fn header_in_any_case(&self, name: &str) -> Option<&str> {
         let mut pairs = self.head.lines().filter_map(|line| line.split_once(": "));
-        pairs.find(|(known, _)| known.eq_ignore_ascii_case(name)).map(|(_, value)| value)
+        pairs.find(|(other, _)| other.eq_ignore_ascii_case(name)).map(|(_, value)| value)
     }
 
     pub(crate) fn header(&self, name: &str) -> Option<&str> {
         self.head
             .lines()
-            .find_map(|line| line.split_once(": ").filter(|(known, _)| *known == name))
+            .find_map(|line| line.split_once(": ").filter(|(other, _)| *other == name))
             .map(|(_, v)| v)
     }
 }

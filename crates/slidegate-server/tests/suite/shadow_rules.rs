@@ -17,7 +17,7 @@ rules:
   - { name: global, limit: 20, window: 1h }
 ";
 
-fn ask(server: &Server, ip: &str) -> bool {
+fn acquire(server: &Server, ip: &str) -> bool {
     let body = json!({ "attributes": { "api": "/login", "ip": ip } });
     server.post("/v1/acquire", &body.to_string()).status == 200
 }
@@ -52,8 +52,8 @@ fn everywhere(show: impl Fn(&Server)) {
 #[test]
 fn changed_decisions_are_counted_exactly() {
     everywhere(|server| {
-        // One address asks ten times: 5 pass. 3 would by the tight rule, 8 by the wide one.
-        let allowed = (0..10).filter(|_| ask(server, "1")).count();
+        // One address sends ten requests: 5 pass. 3 would by the tight rule, 8 by the wide one.
+        let allowed = (0..10).filter(|_| acquire(server, "1")).count();
         assert_eq!(allowed, 5);
         assert_eq!(shadow(server, "tight"), [10, 7, 2, 0]);
         assert_eq!(shadow(server, "wide"), [10, 2, 0, 3]);
@@ -73,7 +73,7 @@ fn changed_decisions_are_counted_exactly() {
         assert_eq!(siblings, [json!("now"), json!("now"), Value::Null]);
 
         // Fifteen more addresses take what is left of all: then nothing new is allowed by any of them.
-        let allowed = (0..17).filter(|n| ask(server, &format!("other-{n}"))).count();
+        let allowed = (0..17).filter(|n| acquire(server, &format!("other-{n}"))).count();
         assert_eq!(allowed, 15);
         assert_eq!(shadow(server, "wide"), [27, 2, 0, 3]);
         assert_eq!(shadow(server, "tight"), [27, 7, 2, 0]);
@@ -84,7 +84,7 @@ fn changed_decisions_are_counted_exactly() {
 #[test]
 fn each_rule_version_counts_separately() {
     let server = Server::with_env(&[("SLIDEGATE_ADMIN_TOKEN", ADMIN)], RULES, &[]);
-    (0..5).for_each(|_| assert!(ask(&server, "1")));
+    (0..5).for_each(|_| assert!(acquire(&server, "1")));
     assert_eq!(shadow(&server, "tight"), [5, 2, 2, 0]);
     let token = format!("Bearer {ADMIN}");
     let put = |rules: &str| server.send("PUT", "/v1/rules", &[("authorization", &token)], rules);
@@ -93,15 +93,15 @@ fn each_rule_version_counts_separately() {
     assert_eq!(shadow(&server, "tight"), [5, 2, 2, 0]);
     assert_eq!(put(&RULES.replace("limit: 5,", "limit: 6,")).status, 200);
     assert_eq!(shadow(&server, "tight"), [0, 0, 0, 0]);
-    assert!(ask(&server, "1") && !ask(&server, "1"));
+    assert!(acquire(&server, "1") && !acquire(&server, "1"));
     assert_eq!(shadow(&server, "tight"), [2, 2, 1, 0]);
     assert_eq!(shadow(&server, "wide"), [2, 0, 0, 1]);
     assert_eq!(changes(&server, "tight"), [3, 0]);
     let mistake =
         put(&RULES.replace("limit: 3, window: 1h, shadow-of: now", "limit: 3, window: 1h, shadow-of: then"));
     assert_eq!(mistake.status, 400);
-    let said = mistake.json()["error"]["message"].as_str().unwrap().to_owned();
-    assert!(said.ends_with("shadow-of names `then`, which is no rule"), "{said}");
+    let message = mistake.json()["error"]["message"].as_str().unwrap().to_owned();
+    assert!(message.ends_with("shadow-of names `then`, which is no rule"), "{message}");
 }
 
 #[test]
@@ -112,12 +112,12 @@ fn shadows_are_counted_for_every_protocol() {
     assert_eq!((shadow(&server, "tight"), shadow(&server, "wide")), ([10, 7, 2, 0], [10, 2, 0, 3]));
     let mut client = crate::resp::Wire::connect(server.listener_address("redis"));
     for _ in 0..6 {
-        client.ask("SG.CHECK api /login ip 2");
+        client.call("SG.CHECK api /login ip 2");
     }
     assert_eq!(shadow(&server, "wide"), [16, 2, 0, 4]);
     let grpc = grpc::Client::of(&server);
     for _ in 0..6 {
-        grpc.codes(grpc::asked("shop", &[&[("api", "/login"), ("ip", "3")]]));
+        grpc.codes(grpc::rate_limit_request("shop", &[&[("api", "/login"), ("ip", "3")]]));
     }
     assert_eq!(shadow(&server, "wide"), [22, 2, 0, 5]);
 }
@@ -129,10 +129,10 @@ fn failing_shadow_fails_no_request() {
     let server = Server::with_rules(&format!("store: {}\nguard: {{ deadline: 20s }}{RULES}", redis.url()));
     // Another program's value is where `tight` would count.
     redis.run("SET sg:{tight:ip=1} text");
-    assert_eq!((0..10).filter(|_| ask(&server, "1")).count(), 5);
+    assert_eq!((0..10).filter(|_| acquire(&server, "1")).count(), 5);
     redis.kill();
     assert_eq!(
-        (0..10).filter(|_| ask(&server, "2")).count(),
+        (0..10).filter(|_| acquire(&server, "2")).count(),
         5,
         "the server decides by itself, by its limit"
     );

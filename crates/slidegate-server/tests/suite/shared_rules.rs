@@ -6,7 +6,7 @@ use crate::server::{Answer, Server};
 
 const TOKEN: &str = "admin-token-0123456789";
 const KEY: &str = "sg:{rules}:shared";
-const ASK: &str = r#"{"attributes":{"user":"a"}}"#;
+const BODY: &str = r#"{"attributes":{"user":"a"}}"#;
 
 fn config(redis: &RedisServer) -> String {
     format!("store: {}\nguard: {{ deadline: 20s }}\nrules: redis\n", redis.url())
@@ -32,7 +32,7 @@ fn one_put_changes_every_node() {
     // Nothing is decided by rules that are not known.
     for node in &nodes {
         assert_eq!(node.get("/readyz").status, 503);
-        let answer = node.post("/v1/acquire", ASK);
+        let answer = node.post("/v1/acquire", BODY);
         assert_eq!(
             (answer.status, &answer.json()["error"]["code"]),
             (503, &"unavailable".into()),
@@ -44,7 +44,7 @@ fn one_put_changes_every_node() {
     let edition = |node: &Server| node.get("/v1/rules").json()["edition"].clone();
     eventually("the other node follows", || edition(&nodes[0])["version"] == edition(&nodes[1])["version"]);
     assert_eq!(edition(&nodes[0])["hash"], edition(&nodes[1])["hash"]);
-    let statuses: Vec<u16> = (0..3).map(|i| nodes[i % 2].post("/v1/acquire", ASK).status).collect();
+    let statuses: Vec<u16> = (0..3).map(|i| nodes[i % 2].post("/v1/acquire", BODY).status).collect();
     assert_eq!(statuses, [200, 200, 429]);
     assert_eq!(nodes[1].get("/readyz").status, 200);
 
@@ -55,8 +55,8 @@ fn one_put_changes_every_node() {
     assert_eq!(put(&nodes[1], &rules(3)).status, 200);
     eventually("the first node follows", || edition(&nodes[0])["version"] == edition(&nodes[1])["version"]);
     assert!(edition(&nodes[0])["version"].as_u64() > before["version"].as_u64());
-    assert_eq!(nodes[0].post("/v1/acquire", ASK).status, 200, "the count was kept");
-    assert_eq!(nodes[1].post("/v1/acquire", ASK).status, 429);
+    assert_eq!(nodes[0].post("/v1/acquire", BODY).status, 200, "the count was kept");
+    assert_eq!(nodes[1].post("/v1/acquire", BODY).status, 429);
 
     // A node that comes later finds them.
     let late = node(&redis);
@@ -68,7 +68,7 @@ fn one_put_changes_every_node() {
     redis.run(&format!("SET {KEY} text"));
     eventually("the late node cannot read the rules", || edition(&late)["failure"].is_object());
     assert_eq!(limit(&late), 3);
-    // Rules that Redis has lost are put back by the nodes. They look every now and then, or when a signal asks.
+    // Rules that Redis has lost are put back by the nodes. They check periodically, and on a signal.
     let put_back = |what: &str| {
         eventually(what, || {
             nodes.iter().for_each(|node| node.signal("HUP"));

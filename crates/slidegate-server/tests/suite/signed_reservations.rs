@@ -188,7 +188,7 @@ fn invalid_signing_key_is_reported() {
         ("", "rules: []\nreservations: {}", "2:15: reservations needs `keys-file`"),
         ("", "rules: []\nreservations: { key: x }", "2:17: unknown field `key` in reservations"),
     ] {
-        let said = serve(variable, config);
-        assert!(said.contains(message), "{said}");
+        let stderr = serve(variable, config);
+        assert!(stderr.contains(message), "{stderr}");
     }
 }

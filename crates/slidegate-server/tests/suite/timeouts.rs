@@ -125,7 +125,7 @@ async fn idle_connections_are_closed_for_new_ones() {
     assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
 }
 
-/// One client asks for megabytes and reads none; there is room for only one connection.
+/// One client requests megabytes and reads none; there is room for only one connection.
 #[tokio::test(flavor = "multi_thread")]
 async fn client_that_does_not_read_is_closed() {
     let requests = vec![BODY; 1_000].join(",");
@@ -142,7 +142,7 @@ async fn client_that_does_not_read_is_closed() {
         let head = head(body.len()).replace("/v1/acquire", path).replace("connection: close\r\n", "");
         let request = head + body;
         let mut deaf = TcpStream::connect(&address).unwrap();
-        let asking = std::thread::spawn(move || {
+        let sender = std::thread::spawn(move || {
             // The answers are more than the sockets hold between them.
             let _ = (0..times).try_for_each(|_| deaf.write_all(request.as_bytes()));
             // It stays open: only the server can end it.
@@ -153,7 +153,7 @@ async fn client_that_does_not_read_is_closed() {
         next.write_all(BODY.as_bytes()).unwrap();
         let answer = read_all(next).await;
         assert!(answer.starts_with("HTTP/1.1 429 ") || answer.starts_with("HTTP/1.1 200 "), "{answer:?}");
-        drop(asking.join().unwrap());
+        drop(sender.join().unwrap());
     }
 }
 
@@ -165,16 +165,16 @@ async fn kept_alive_connections_end() {
         let idle = Duration::from_secs(if stops { 300 } else { 1 });
         let limits = Limits { head: idle, request: Duration::from_secs(10), ..short() };
         let (address, stop, _served) = impatient(limits).await;
-        let mut kept = TcpStream::connect(&address).unwrap();
-        kept.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+        let mut connection = TcpStream::connect(&address).unwrap();
+        connection.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
         let request = head(BODY.len()).replace("connection: close\r\n", "") + BODY;
         let mut answer = [0; 1_024];
         for _ in 0..3 {
-            kept.write_all(request.as_bytes()).unwrap();
-            assert!(kept.read(&mut answer).unwrap() > 0);
+            connection.write_all(request.as_bytes()).unwrap();
+            assert!(connection.read(&mut answer).unwrap() > 0);
         }
         let _stop = if stops { stop.send(()).map(|()| None) } else { Ok(Some(stop)) };
-        assert_eq!(read_all(kept).await, "", "it ends without another answer");
+        assert_eq!(read_all(connection).await, "", "it ends without another answer");
     }
 }
 
@@ -185,7 +185,7 @@ async fn shutdown_time_is_bounded() {
     let mut stuck = TcpStream::connect(&address).unwrap();
     stuck.write_all(b"POST /v1/acq").unwrap();
     tokio::task::spawn_blocking(move || {
-        // With the one that asks.
+        // Including the connection of this request.
         let two = "slidegate_connections{protocol=\"http\"} 2\n";
         eventually("the connection is accepted", || Server::at(&address).get("/metrics").body.contains(two));
     })

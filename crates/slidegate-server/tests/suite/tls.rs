@@ -46,9 +46,9 @@ fn every_protocol_is_encrypted() {
     let output = curl(dir.path(), &twice, &url);
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(text.contains(r#"{"allowed":true"#) && text.contains(r#"{"allowed":false"#), "{text}");
-    assert!(!curl(dir.path(), &[], &url).status.success(), "who does not trust us does not talk to us");
+    assert!(!curl(dir.path(), &[], &url).status.success(), "a client without the CA does not connect");
     let plain = format!("http://{}/v1/acquire", server.address);
-    assert!(!curl(dir.path(), &[], &plain).status.success(), "nothing is said in the clear");
+    assert!(!curl(dir.path(), &[], &plain).status.success(), "plain HTTP is not answered");
     // The other protocols decide over TLS as well.
     let (host, port) = server.listener_address("rediss").split_once(':').unwrap();
     let redis = process::output(
@@ -62,10 +62,10 @@ fn every_protocol_is_encrypted() {
     let grpc =
         ["--cacert", "ca.pem", "--http2", "-i", "-H", "content-type: application/grpc", "-H", "te: trailers"];
     let grpc = [&grpc[..], &["--data-binary", "@call"]].concat();
-    let said = curl(dir.path(), &grpc, &format!("https://{}{call}", server.listener_address("grpcs")));
-    let said = String::from_utf8_lossy(&said.stdout).into_owned();
-    assert!(said.contains("grpc-status: 3") && said.contains("domain"), "{said}");
-    for (door, protocol, chosen) in [("https", "http/1.1,h2", "http/1.1"), ("grpcs", "h2", "h2")] {
+    let response = curl(dir.path(), &grpc, &format!("https://{}{call}", server.listener_address("grpcs")));
+    let response = String::from_utf8_lossy(&response.stdout).into_owned();
+    assert!(response.contains("grpc-status: 3") && response.contains("domain"), "{response}");
+    for (listener, protocol, chosen) in [("https", "http/1.1,h2", "http/1.1"), ("grpcs", "h2", "h2")] {
         let output = process::output(
             Command::new("openssl")
                 .args([
@@ -75,7 +75,7 @@ fn every_protocol_is_encrypted() {
                     "-CAfile",
                     "ca.pem",
                     "-connect",
-                    server.listener_address(door),
+                    server.listener_address(listener),
                 ])
                 .current_dir(dir.path()),
         );
@@ -93,10 +93,10 @@ fn client_certificates_are_required() {
     certificates(dir.path());
     let server = serve(dir.path(), true);
     let url = format!("https://{}/healthz", server.address);
-    let stranger = curl(dir.path(), &["--cacert", "ca.pem"], &url);
-    assert!(!stranger.status.success(), "{stranger:?}");
-    let known = ["--cacert", "ca.pem", "--cert", "client.pem", "--key", "client.key"];
-    assert!(curl(dir.path(), &known, &url).status.success());
+    let without_certificate = curl(dir.path(), &["--cacert", "ca.pem"], &url);
+    assert!(!without_certificate.status.success(), "{without_certificate:?}");
+    let with_certificate = ["--cacert", "ca.pem", "--cert", "client.pem", "--key", "client.key"];
+    assert!(curl(dir.path(), &with_certificate, &url).status.success());
 }
 
 #[test]

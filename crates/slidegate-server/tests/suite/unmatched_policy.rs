@@ -6,7 +6,7 @@ use std::process::Command;
 use serde_json::json;
 use slidegate_testkit::{eventually, lasting_port, process};
 
-use crate::grpc::{Client, asked};
+use crate::grpc::{Client, rate_limit_request};
 use crate::resp::raw_client::Wire;
 use crate::server::{BINARY, Server};
 
@@ -24,9 +24,9 @@ fn with(policy: &str) -> Server {
 /// A request with a typo: the rule counts by `user`.
 const TYPO: &str = r#"{"attributes":{"usr":"alice"}}"#;
 
-fn count(server: &Server, door: &str) -> String {
+fn count(server: &Server, protocol: &str) -> String {
     let page = server.get("/metrics").body;
-    let start = format!("slidegate_unmatched_requests_total{{protocol=\"{door}\"}} ");
+    let start = format!("slidegate_unmatched_requests_total{{protocol=\"{protocol}\"}} ");
     page.lines().find_map(|line| line.strip_prefix(&start)).unwrap_or_else(|| panic!("{page}")).to_owned()
 }
 
@@ -65,13 +65,16 @@ fn deny_denies_over_http() {
 fn deny_denies_over_grpc_and_charges_nothing() {
     let server = with("deny");
     let client = Client::of(&server);
-    assert_eq!(client.codes(asked("d", &[&[("usr", "alice")]])), [2, 2]);
+    assert_eq!(client.codes(rate_limit_request("d", &[&[("usr", "alice")]])), [2, 2]);
     // A descriptor that no rule matches denies the whole request, and the others are not charged.
     for _ in 0..3 {
-        assert_eq!(client.codes(asked("d", &[&[("user", "alice")], &[("usr", "alice")]])), [2, 1, 2]);
+        assert_eq!(
+            client.codes(rate_limit_request("d", &[&[("user", "alice")], &[("usr", "alice")]])),
+            [2, 1, 2]
+        );
     }
-    assert_eq!(client.codes(asked("d", &[&[("user", "alice")]])), [1, 1]);
-    assert_eq!(client.codes(asked("d", &[&[("user", "alice")]])), [1, 1]);
+    assert_eq!(client.codes(rate_limit_request("d", &[&[("user", "alice")]])), [1, 1]);
+    assert_eq!(client.codes(rate_limit_request("d", &[&[("user", "alice")]])), [1, 1]);
     assert_eq!(count(&server, "grpc"), "4");
 }
 
@@ -79,10 +82,10 @@ fn deny_denies_over_grpc_and_charges_nothing() {
 fn deny_denies_over_resp() {
     let server = with("deny");
     let mut client = Wire::connect(server.listener_address("redis"));
-    assert_eq!(client.ask("SG.CHECK usr alice").numbers(), [0, -1, -1, 86_400_000, 0]);
-    assert_eq!(client.ask("SG.PEEK CHECK usr alice").numbers()[0], 0);
-    assert_eq!(client.ask("SG.CHECK user alice").numbers()[0], 1);
-    assert_eq!(client.ask("SG.ACQUIRE r 5 1000").numbers()[0], 1);
+    assert_eq!(client.call("SG.CHECK usr alice").numbers(), [0, -1, -1, 86_400_000, 0]);
+    assert_eq!(client.call("SG.PEEK CHECK usr alice").numbers()[0], 0);
+    assert_eq!(client.call("SG.CHECK user alice").numbers()[0], 1);
+    assert_eq!(client.call("SG.ACQUIRE r 5 1000").numbers()[0], 1);
     assert_eq!(count(&server, "resp"), "1");
 }
 
@@ -185,10 +188,10 @@ fn file_with_shared_rules_has_no_policy() {
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), "store: redis\nrules: redis\nunmatched: deny\n").unwrap();
     let output = process::output(Command::new(BINARY).arg("validate").arg(file.path()));
-    let told = String::from_utf8(output.stderr).unwrap();
+    let stderr = String::from_utf8(output.stderr).unwrap();
     assert!(
-        told.contains("3:12: `unmatched` belongs to the rules, which are in Redis: put it there with them"),
-        "{told}"
+        stderr.contains("3:12: `unmatched` belongs to the rules, which are in Redis: put it there with them"),
+        "{stderr}"
     );
 }
 
@@ -201,8 +204,8 @@ fn envoy_files_allow_unmatched_requests() {
     let server = Server::start(&["--envoy-config", folder.path().to_str().unwrap()]);
     assert_eq!(server.get("/v1/rules").json()["unmatched"], "allow");
     let client = Client::of(&server);
-    assert_eq!(client.codes(asked("d", &[&[("usr", "alice")]])), [1, 1]);
-    assert_eq!([(); 2].map(|()| client.codes(asked("d", &[&[("user", "alice")]]))[0]), [1, 2]);
+    assert_eq!(client.codes(rate_limit_request("d", &[&[("usr", "alice")]])), [1, 1]);
+    assert_eq!([(); 2].map(|()| client.codes(rate_limit_request("d", &[&[("user", "alice")]]))[0]), [1, 2]);
 }
 
 /// A denial because the store cannot decide reports no remaining permits.
@@ -225,10 +228,10 @@ fn fail_closed_reports_no_remaining_permits() {
     assert_eq!(denied.header("x-ratelimit-remaining"), Some("0"));
 
     let client = Client::of(&server);
-    let response = client.ask(asked("d", &[&[("user", "alice")]])).unwrap();
+    let response = client.call(rate_limit_request("d", &[&[("user", "alice")]])).unwrap();
     assert_eq!((response.overall_code, response.statuses[0].limit_remaining), (2, 0));
     let mut client = Wire::connect(server.listener_address("redis"));
-    assert_eq!(client.ask("SG.CHECK user alice").numbers()[..3], [0, 9, 0]);
-    assert_eq!(client.ask("SG.ACQUIRE r 5 1000").numbers()[..3], [0, 5, 0]);
-    assert_eq!(client.ask("CL.THROTTLE r 4 5 1").numbers()[..3], [1, 5, 0]);
+    assert_eq!(client.call("SG.CHECK user alice").numbers()[..3], [0, 9, 0]);
+    assert_eq!(client.call("SG.ACQUIRE r 5 1000").numbers()[..3], [0, 5, 0]);
+    assert_eq!(client.call("CL.THROTTLE r 4 5 1").numbers()[..3], [1, 5, 0]);
 }

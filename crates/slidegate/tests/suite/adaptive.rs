@@ -191,25 +191,25 @@ fn default_thresholds_are_those_of_the_documents() {
         (5_000, 6_000, 500, 8_000),
         (4_000, 8_500, 100, 8_400), // 1.2 * 0.7
     ] {
-        let mut pilot = AdaptivePolicy::new(10_000);
+        let mut policy = AdaptivePolicy::new(10_000);
         for _ in 0..300 {
-            let factor = pilot.step(&Adaptive::default(), Micros::from_secs(1), &load(cpu, memory, millis));
-            pilot.follow(factor);
+            let factor = policy.step(&Adaptive::default(), Micros::from_secs(1), &load(cpu, memory, millis));
+            policy.follow(factor);
         }
-        assert_eq!(pilot.factor(), factor, "{cpu} {memory} {millis}");
+        assert_eq!(policy.factor(), factor, "{cpu} {memory} {millis}");
     }
 }
 
 #[test]
 fn load_near_a_threshold_does_not_flap() {
-    let mut pilot = AdaptivePolicy::new(10_000);
+    let mut policy = AdaptivePolicy::new(10_000);
     let mut factors = Vec::new();
     for second in 0..200 {
         // Just above and just below 80 %, in turns.
         let cpu = if second % 2 == 0 { 8_100 } else { 7_900 };
         let load = Load { host: HostLoad { cpu: Some(cpu), memory: None }, ..Load::default() };
-        let factor = pilot.step(&Adaptive::default(), Micros::from_secs(1), &load);
-        pilot.follow(factor);
+        let factor = policy.step(&Adaptive::default(), Micros::from_secs(1), &load);
+        policy.follow(factor);
         factors.push(factor);
     }
     assert!(factors.is_sorted_by(|a, b| a >= b), "it only falls: {factors:?}");
@@ -243,13 +243,13 @@ proptest! {
     ) {
         let terms = Adaptive::default().between(min, max).unwrap().sensitivity(sensitivity).unwrap();
         let terms = if gradient { terms.gradient(200).unwrap() } else { terms };
-        let mut pilot = AdaptivePolicy::new(10_000);
+        let mut policy = AdaptivePolicy::new(10_000);
         for (load, pause) in loads {
             let elapsed = [Micros::ZERO, Micros::new(1), Micros::from_secs(1), Micros::from_secs(31_536_000)];
-            let factor = pilot.step(&terms, elapsed[usize::from(pause)], &load);
+            let factor = policy.step(&terms, elapsed[usize::from(pause)], &load);
             prop_assert!((min * 100..=max * 100).contains(&factor), "{factor}");
-            pilot.follow(factor);
-            prop_assert_eq!(pilot.factor(), factor);
+            policy.follow(factor);
+            prop_assert_eq!(policy.factor(), factor);
         }
     }
 }
@@ -305,9 +305,9 @@ async fn false_reports_move_the_limit_only_within_its_bounds() {
     let mut adapter = AdaptiveController::shared(store);
     let factor = || limiter.rules().iter().next().unwrap().factor().unwrap();
     let mut client = redis::Client::open(redis.url()).unwrap().get_connection().unwrap();
-    for (said, taken) in [("paced=1", 1_000), ("paced=4294967295", 12_000), ("paced=-5 x ==", 12_000)] {
+    for (field, taken) in [("paced=1", 1_000), ("paced=4294967295", 12_000), ("paced=-5 x ==", 12_000)] {
         let _: String = redis::cmd("XADD")
-            .arg(&["sg:{adaptive}:shared", "*", "factors:0", said])
+            .arg(&["sg:{adaptive}:shared", "*", "factors:0", field])
             .query(&mut client)
             .unwrap();
         let _: String = redis::cmd("XADD")
@@ -315,7 +315,7 @@ async fn false_reports_move_the_limit_only_within_its_bounds() {
             .query(&mut client)
             .unwrap();
         adapter.step(&limiter, HostLoad::default()).await.unwrap();
-        assert_eq!(factor(), taken, "{said}");
+        assert_eq!(factor(), taken, "{field}");
     }
 }
 

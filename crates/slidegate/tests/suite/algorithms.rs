@@ -31,10 +31,10 @@ fn operation() -> impl Strategy<Value = Operation> {
         prop_oneof![6 => 1..3u64, 2 => 0..12u64, 1 => 60_000..140_000u64],
         prop::bool::weighted(0.9),
     );
-    let ask =
+    let request =
         (prop::collection::vec(check, 1..4), prop::option::weighted(0.3, 0..12u8), prop::bool::weighted(0.1));
     prop_oneof![
-        8 => ask.prop_map(|(checks, id, peek)| Operation::Checks { checks, id, peek }),
+        8 => request.prop_map(|(checks, id, peek)| Operation::Checks { checks, id, peek }),
         4 => prop_oneof![0..4u64, 0..120u64, 0..2_500u64].prop_map(Operation::Advance),
         1 => (0..400u64).prop_map(Operation::StepBack),
         3 => (0..40usize, prop_oneof![3 => Just(0), 2 => 0..15u64, 1 => 0..200_000u64])
@@ -62,12 +62,12 @@ fn changed(quota: Quota, limit: u64, burst: u64) -> Quota {
     new.with_count(quota.count())
 }
 
-struct Held<'a> {
+struct StateSlice<'a> {
     states: &'a mut [State],
     keys: Vec<usize>,
 }
 
-impl States for Held<'_> {
+impl States for StateSlice<'_> {
     fn state(&mut self, i: usize) -> &mut State {
         &mut self.states[self.keys[i]]
     }
@@ -99,12 +99,12 @@ fn run(mut quotas: [Quota; 3], operations: &[Operation], counted: &AtomicU64) ->
                     continue;
                 }
                 let Charge { key, entry } = charges[charges.len() - 1 - which % charges.len()];
-                let ours = states[key].settle(Micros::new(now), entry, *to);
+                let actual = states[key].settle(Micros::new(now), entry, *to);
                 let expected = models[key].settle(now, entry, *to);
                 // After a step back it may be too late to tell whether what has left was settled before.
-                let told =
+                let comparable =
                     |settled| if stepped && settled == Settled::Already { Settled::Gone } else { settled };
-                prop_assert_eq!(told(ours), told(expected));
+                prop_assert_eq!(comparable(actual), comparable(expected));
                 prop_assert_eq!(states[key].used(), models[key].used());
             }
             Operation::Extend { which } => {
@@ -112,11 +112,11 @@ fn run(mut quotas: [Quota; 3], operations: &[Operation], counted: &AtomicU64) ->
                     continue;
                 }
                 let Charge { key, entry } = charges[charges.len() - 1 - which % charges.len()];
-                let ours = states[key].correct(Micros::new(now), entry, Correction::Extend);
+                let actual = states[key].correct(Micros::new(now), entry, Correction::Extend);
                 let expected = models[key].extend(now, entry);
-                let told =
+                let comparable =
                     |settled| if stepped && settled == Settled::Already { Settled::Gone } else { settled };
-                prop_assert_eq!(told(ours), told(expected));
+                prop_assert_eq!(comparable(actual), comparable(expected));
                 prop_assert_eq!(states[key].used(), models[key].used());
             }
             Operation::Checks { checks, id, peek } => {
@@ -127,26 +127,30 @@ fn run(mut quotas: [Quota; 3], operations: &[Operation], counted: &AtomicU64) ->
                     .iter()
                     .map(|&(key, cost, enforced)| ReferenceCheck { key, quota: quotas[key], cost, enforced })
                     .collect();
-                let ask = Checks::new(reference_checks.iter().map(|check| {
+                let library_checks = Checks::new(reference_checks.iter().map(|check| {
                     let name = check.key.to_string();
                     let key = Key::new("k", [("n", name.as_str())]);
                     Check { enforced: check.enforced, ..Check::new(key, check.quota, check.cost) }
                 }));
-                let mut ask = ask.unwrap();
+                let mut library_checks = library_checks.unwrap();
                 if let Some(id) = id {
-                    ask = ask.with_id(RequestId::new(&id.to_string()).unwrap());
+                    library_checks = library_checks.with_id(RequestId::new(&id.to_string()).unwrap());
                 }
                 if *peek {
-                    ask = ask.peek();
+                    library_checks = library_checks.peek();
                 }
                 let keys = checks.iter().map(|(key, _, _)| *key).collect();
-                let reading = evaluate(&ask, Micros::new(now), &mut Held { states: &mut states, keys });
+                let verdicts = evaluate(
+                    &library_checks,
+                    Micros::new(now),
+                    &mut StateSlice { states: &mut states, keys },
+                );
                 let expected =
                     reference_model::evaluate(&mut models, Micros::new(now), &reference_checks, *id, *peek);
                 for ((check, verdict), expected) in
-                    reference_checks.iter().zip(&reading.verdicts).zip(expected)
+                    reference_checks.iter().zip(&verdicts.verdicts).zip(expected)
                 {
-                    let ours = reference_model::ReferenceVerdict {
+                    let actual = reference_model::ReferenceVerdict {
                         now: expected.now,
                         outcome: verdict.outcome,
                         used: verdict.used,
@@ -154,9 +158,9 @@ fn run(mut quotas: [Quota; 3], operations: &[Operation], counted: &AtomicU64) ->
                         reset_after: verdict.reset_after.get(),
                         entry: (verdict.outcome == Outcome::Charged).then_some(verdict.entry),
                     };
-                    prop_assert_eq!(&ours, &expected, "check of key {}", check.key);
+                    prop_assert_eq!(&actual, &expected, "check of key {}", check.key);
                     if verdict.outcome != Outcome::Impossible {
-                        retry_is_exact(&states[check.key], &check.quota, check.cost, &ours)?;
+                        retry_is_exact(&states[check.key], &check.quota, check.cost, &actual)?;
                     }
                     if verdict.outcome == Outcome::Charged
                         && check.quota.count() == Count::Admitted
@@ -187,8 +191,8 @@ fn retry_is_exact(
         !state.clone().admit(Micros::new(at), &quota, cost).outcome.denies()
     };
     if verdict.retry_after > 0 {
-        prop_assert!(!fits(verdict.now + verdict.retry_after - 1), "fits earlier than it said");
-        prop_assert!(fits(verdict.now + verdict.retry_after), "does not fit when it said");
+        prop_assert!(!fits(verdict.now + verdict.retry_after - 1), "fits before retry_after");
+        prop_assert!(fits(verdict.now + verdict.retry_after), "does not fit after retry_after");
     }
     Ok(())
 }
@@ -236,13 +240,16 @@ fn answers_never_exceed_the_limit_in_any_window() {
             for &(wait, cost, refund, id) in &steps {
                 total.fetch_add(1, Ordering::Relaxed);
                 now += wait;
-                let mut ask = Checks::one(Check::new(Key::new("k", []), quota, cost)).unwrap();
+                let mut checks = Checks::one(Check::new(Key::new("k", []), quota, cost)).unwrap();
                 if let Some(id) = id {
-                    ask = ask.with_id(RequestId::new(&id.to_string()).unwrap());
+                    checks = checks.with_id(RequestId::new(&id.to_string()).unwrap());
                 }
-                let reading =
-                    evaluate(&ask, Micros::new(now), &mut Held { states: &mut state, keys: vec![0] });
-                let verdict = reading.verdicts[0];
+                let verdicts = evaluate(
+                    &checks,
+                    Micros::new(now),
+                    &mut StateSlice { states: &mut state, keys: vec![0] },
+                );
+                let verdict = verdicts.verdicts[0];
                 if verdict.outcome != Outcome::Charged {
                     continue;
                 }
@@ -257,8 +264,8 @@ fn answers_never_exceed_the_limit_in_any_window() {
                         unnamed
                     }
                 };
-                // A request asked again under its id is the same admission.
-                if !admitted.iter().any(|(_, _, known)| *known == number) {
+                // A repeated request with the same id is the same admission.
+                if !admitted.iter().any(|(_, _, other)| *other == number) {
                     admitted.push((now, cost, number));
                 }
                 if refund
@@ -285,8 +292,8 @@ fn answers_never_exceed_the_limit_in_any_window() {
         panic!("{error}");
     }
     let (total, full) = (total.into_inner(), full.into_inner());
-    eprintln!("never over in {total} asks, counted from the answers alone; {full} filled a window");
-    assert!(total > 100_000 && full > 1_000, "{total} asks, {full} filled a window");
+    eprintln!("never over in {total} requests, counted from the answers alone; {full} filled a window");
+    assert!(total > 100_000 && full > 1_000, "{total} requests, {full} filled a window");
 }
 
 #[test]

@@ -9,7 +9,7 @@ use slidegate::{
 use slidegate_testkit::{Flavour, RedisServer};
 
 use crate::audit_healthy::patient_store;
-use crate::conformance::Dice;
+use crate::conformance::Rng;
 use crate::oracle::Oracle;
 use crate::store_wrappers::Recorder;
 
@@ -51,9 +51,9 @@ async fn batch_is_charged_whole_or_not_at_all() {
         (2, 4)
     );
     let decisions = limiter.acquire_together(&both).await.unwrap();
-    let told: Vec<_> =
+    let results: Vec<_> =
         decisions.iter().map(|decision| (decision.denied_by(), decision.limits().count())).collect();
-    assert_eq!(told, [(None, 1), (Some("api"), 1)]);
+    assert_eq!(results, [(None, 1), (Some("api"), 1)]);
     assert_eq!(decisions[0].limits().next().unwrap().outcome(), Outcome::Fits);
     assert!(decisions[0].reservation().is_none(), "nothing was charged");
     assert_eq!(
@@ -152,34 +152,34 @@ async fn replay(store: impl Store, window: &str, seed: u64, calls: usize, passes
     let store = Recorder::new(store);
     let rules = RULES.replace("1h", window);
     let limiter = Limiter::new(store, Rules::from_yaml(&rules).unwrap());
-    let (mut dice, mut oracle) = (Dice::new(seed), Oracle::default());
+    let (mut rng, mut oracle) = (Rng::new(seed), Oracle::default());
     let (mut allowed, mut denied, mut merged) = (0, 0, 0);
     for _ in 0..calls {
         passes();
-        let requests: Vec<(&str, Request<'_>, u64)> = (0..1 + dice.below(4))
+        let requests: Vec<(&str, Request<'_>, u64)> = (0..1 + rng.below(4))
             .map(|_| {
-                let name = ["a", "b", "c"][dice.below(3) as usize];
-                let permits = 1 + dice.below(3);
-                let request = if dice.below(2) == 0 { user(name) } else { api(name) };
+                let name = ["a", "b", "c"][rng.below(3) as usize];
+                let permits = 1 + rng.below(3);
+                let request = if rng.below(2) == 0 { user(name) } else { api(name) };
                 (name, request.permits(permits), permits)
             })
             .collect();
-        let asked: Vec<Request<'_>> = requests.iter().map(|(_, request, _)| request.clone()).collect();
-        let decisions = limiter.acquire_together(&asked).await.unwrap();
-        let (ask, reading) = limiter.store().log.lock().pop().unwrap();
-        oracle.admitted(&ask, &reading);
+        let batch: Vec<Request<'_>> = requests.iter().map(|(_, request, _)| request.clone()).collect();
+        let decisions = limiter.acquire_together(&batch).await.unwrap();
+        let (checks, verdicts) = limiter.store().log.lock().pop().unwrap();
+        oracle.admitted(&checks, &verdicts);
         let mut costs: HashMap<String, u64> = HashMap::new();
         let mut shown: HashMap<String, (Outcome, u64)> = HashMap::new();
         for (decision, (_, _, permits)) in decisions.iter().zip(&requests) {
-            assert_eq!(decision.at(), reading.at);
+            assert_eq!(decision.at(), verdicts.at);
             let [limit] = decision.limits().collect::<Vec<_>>()[..] else { panic!("each meets one limit") };
             let key = limit.key().as_str().to_owned();
             *costs.entry(key.clone()).or_default() += permits;
-            let told = (limit.outcome(), limit.used());
-            assert_eq!(*shown.entry(key).or_insert(told), told);
+            let result = (limit.outcome(), limit.used());
+            assert_eq!(*shown.entry(key).or_insert(result), result);
         }
         let whole: HashMap<String, u64> =
-            ask.as_slice().iter().map(|check| (check.key.as_str().to_owned(), check.cost)).collect();
+            checks.as_slice().iter().map(|check| (check.key.as_str().to_owned(), check.cost)).collect();
         assert_eq!(whole, costs);
         let fits = decisions.iter().all(|decision| decision.allowed());
         let charged = |outcome: &Outcome| *outcome == Outcome::Charged;

@@ -47,9 +47,9 @@ impl Bench {
 
     async fn decide(&mut self, costs: &[u64]) {
         for &cost in costs {
-            let ask = Checks::one(Check { cost, ..self.check.clone() }).unwrap();
-            let readings = self.store.admit(std::slice::from_ref(&ask)).await.unwrap();
-            self.oracle.admitted(&ask, &readings[0]);
+            let checks = Checks::one(Check { cost, ..self.check.clone() }).unwrap();
+            let batch_verdicts = self.store.admit(std::slice::from_ref(&checks)).await.unwrap();
+            self.oracle.admitted(&checks, &batch_verdicts[0]);
         }
     }
 
@@ -240,8 +240,8 @@ async fn leaves_unreadable_keys_alone() {
             assert!(before.is_some());
             for repair in [false, true] {
                 let found = bench.audit(repair).await;
-                let told = (causes(&found), found.counted, found.stored, found.repaired);
-                assert_eq!(told, (vec!["unreadable"], 0, 0, false), "{way} {command:?}: {found:?}");
+                let result = (causes(&found), found.counted, found.stored, found.repaired);
+                assert_eq!(result, (vec!["unreadable"], 0, 0, false), "{way} {command:?}: {found:?}");
             }
             assert_eq!(bench.run::<Option<Vec<u8>>>("DUMP", &[]), before, "{way} {command:?}");
         }
@@ -269,8 +269,8 @@ async fn reports_keys_over_the_limit_in_both_encodings() {
     }
     let mut bench = Bench::new(&server, "both", "packed", LONG).await;
     bench.check.encoding = Encoding::Zset;
-    let ask = Checks::one(bench.check.clone()).unwrap();
-    bench.store.admit(&[ask]).await.unwrap();
+    let checks = Checks::one(bench.check.clone()).unwrap();
+    bench.store.admit(&[checks]).await.unwrap();
     assert_eq!(bench.audit(true).await.counted, 1);
     bench.check.encoding = Encoding::Packed;
     bench.write(6, 3.0);
@@ -319,13 +319,13 @@ async fn skips_keys_with_too_many_entries() {
     for encoding in [Encoding::Zset, Encoding::Packed] {
         let name = format!("{encoding:?}").to_lowercase();
         let check = Check { encoding, ..Check::new(Key::new("many", [("way", name.as_str())]), quota, 1) };
-        let ask = Checks::one(check.clone()).unwrap();
-        store.admit(std::slice::from_ref(&ask)).await.unwrap();
+        let checks = Checks::one(check.clone()).unwrap();
+        store.admit(std::slice::from_ref(&checks)).await.unwrap();
         assert!(store.audit(&check.key, None, false).await.unwrap().is_some());
         // Each at an instant of its own.
         while store.inspect(&check.key).await.unwrap().unwrap().used <= MAX_AUDITED {
-            let asks = (0..500).map(|_| store.admit(std::slice::from_ref(&ask)));
-            futures_util::future::try_join_all(asks).await.unwrap();
+            let calls = (0..500).map(|_| store.admit(std::slice::from_ref(&checks)));
+            futures_util::future::try_join_all(calls).await.unwrap();
         }
         assert_eq!(store.audit(&check.key, None, false).await.unwrap(), None, "{name}");
     }

@@ -10,7 +10,7 @@ use slidegate::{
 };
 use slidegate_testkit::{Flavour, RedisServer};
 
-use crate::conformance::{Dice, KEYS, conforms, key};
+use crate::conformance::{KEYS, Rng, conforms, key};
 
 pub(crate) fn patient(server: &RedisServer) -> RedisOptions {
     let patience = Duration::from_secs(20);
@@ -26,20 +26,20 @@ pub(crate) fn is_well(audit: &Audit) -> bool {
     audit.discrepancies.is_empty() && audit.counted == audit.stored && !audit.repaired
 }
 
-/// Looks at a key after each call, and tidies up now and then: a store as good as the one within.
-struct Looked {
+/// Store that audits a key after some calls and collects garbage after others.
+struct AuditingStore {
     store: RedisStore,
     turn: AtomicU64,
     /// Audits that found something that counts.
     audited: AtomicU64,
 }
 
-impl Looked {
+impl AuditingStore {
     fn new(store: RedisStore) -> Self {
-        Looked { store, turn: AtomicU64::new(0), audited: AtomicU64::new(0) }
+        AuditingStore { store, turn: AtomicU64::new(0), audited: AtomicU64::new(0) }
     }
 
-    async fn look(&self) {
+    async fn audit_and_clean(&self) {
         let turn = self.turn.fetch_add(1, Ordering::Relaxed);
         let key = key(turn % KEYS);
         if turn.is_multiple_of(3) {
@@ -55,16 +55,16 @@ impl Looked {
     }
 }
 
-impl Store for Looked {
-    async fn admit(&self, asks: &[Checks]) -> Result<BatchVerdicts, Error> {
-        let readings = self.store.admit(asks).await;
-        self.look().await;
-        readings
+impl Store for AuditingStore {
+    async fn admit(&self, batch: &[Checks]) -> Result<BatchVerdicts, Error> {
+        let batch_verdicts = self.store.admit(batch).await;
+        self.audit_and_clean().await;
+        batch_verdicts
     }
 
     async fn settle(&self, settlements: &[Settlement]) -> Result<Receipt, Error> {
         let receipt = self.store.settle(settlements).await;
-        self.look().await;
+        self.audit_and_clean().await;
         receipt
     }
 
@@ -83,15 +83,15 @@ async fn healthy_keys_have_no_discrepancy() {
     for flavour in Flavour::ALL {
         let server = RedisServer::start(flavour);
         for encoding in [Encoding::Zset, Encoding::Packed] {
-            let looked = Looked::new(patient_store(&server));
-            conforms(&format!("{flavour:?} {encoding:?}, looked at"), &looked, encoding, 12_000).await;
-            assert!(looked.audited.into_inner() > 100);
+            let auditing = AuditingStore::new(patient_store(&server));
+            conforms(&format!("{flavour:?} {encoding:?}, audited"), &auditing, encoding, 12_000).await;
+            assert!(auditing.audited.into_inner() > 100);
         }
         let options = RedisOptions { mode: RedisMode::Transaction, ..patient(&server) };
         let store = RedisStore::with_options(&options).unwrap();
-        let looked = Looked::new(store);
-        conforms(&format!("{flavour:?} transactions, looked at"), &looked, Encoding::Zset, 6_000).await;
-        assert!(looked.audited.into_inner() > 100);
+        let auditing = AuditingStore::new(store);
+        conforms(&format!("{flavour:?} transactions, audited"), &auditing, Encoding::Zset, 6_000).await;
+        assert!(auditing.audited.into_inner() > 100);
     }
 }
 
@@ -116,8 +116,8 @@ pub(crate) fn ways(name: &str) -> Vec<Check> {
     checks
 }
 
-/// Callers ask and settle, others look: an audit never comes upon something half done. Keys are kept no longer than
-/// they must be.
+/// Callers admit and settle while another task audits: an audit never sees an incomplete change. Keys expire as early
+/// as possible.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_discrepancy_during_concurrent_decisions() {
     let server = RedisServer::start(Flavour::Redis7);
@@ -129,40 +129,40 @@ async fn no_discrepancy_during_concurrent_decisions() {
             .into_iter()
             .filter(|check| mode == RedisMode::Script || check.encoding == Encoding::Zset)
             .collect();
-        let (asked, stop) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
+        let (requests, stop) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
         let callers = (0..4).map(|n| {
-            let (store, checks, asked) = (store.clone(), checks.clone(), Arc::clone(&asked));
+            let (store, checks, requests) = (store.clone(), checks.clone(), Arc::clone(&requests));
             let rounds = if mode == RedisMode::Script { 700 } else { 250 };
             tokio::spawn(async move {
-                let mut dice = Dice::new(n + 1);
+                let mut rng = Rng::new(n + 1);
                 let mut charges: Vec<(Key, Entry)> = Vec::new();
                 for _ in 0..rounds {
-                    let asks: Vec<Checks> = (0..1 + dice.below(8))
+                    let batch: Vec<Checks> = (0..1 + rng.below(8))
                         .map(|_| {
-                            let check = checks[dice.below(checks.len() as u64) as usize].clone();
-                            Checks::one(Check { cost: 1 + dice.below(3), ..check }).unwrap()
+                            let check = checks[rng.below(checks.len() as u64) as usize].clone();
+                            Checks::one(Check { cost: 1 + rng.below(3), ..check }).unwrap()
                         })
                         .collect();
-                    let readings = store.admit(&asks).await.unwrap();
-                    asked.fetch_add(asks.len() as u64, Ordering::Relaxed);
-                    for (ask, reading) in asks.iter().zip(readings) {
-                        let (check, verdict) = (&ask.as_slice()[0], reading.verdicts[0]);
+                    let batch_verdicts = store.admit(&batch).await.unwrap();
+                    requests.fetch_add(batch.len() as u64, Ordering::Relaxed);
+                    for (request, verdicts) in batch.iter().zip(batch_verdicts) {
+                        let (check, verdict) = (&request.as_slice()[0], verdicts.verdicts[0]);
                         let admitted = check.quota.count() == Count::Admitted;
                         if verdict.outcome == Outcome::Charged && admitted {
                             charges.push((check.key.clone(), verdict.entry));
                         }
                     }
-                    while charges.len() > 20 || !charges.is_empty() && dice.below(3) == 0 {
-                        let (key, entry) = charges.swap_remove(dice.below(charges.len() as u64) as usize);
+                    while charges.len() > 20 || !charges.is_empty() && rng.below(3) == 0 {
+                        let (key, entry) = charges.swap_remove(rng.below(charges.len() as u64) as usize);
                         let settlement =
-                            Settlement { key, entry, correction: Correction::Cost(dice.below(5)) };
+                            Settlement { key, entry, correction: Correction::Cost(rng.below(5)) };
                         store.settle(&[settlement]).await.unwrap();
                     }
                 }
             })
         });
         let callers: Vec<_> = callers.collect();
-        let looker = {
+        let auditor = {
             let (store, checks, stop) = (store.clone(), checks.clone(), Arc::clone(&stop));
             tokio::spawn(async move {
                 let (mut audits, mut found) = (0u64, 0u64);
@@ -181,9 +181,9 @@ async fn no_discrepancy_during_concurrent_decisions() {
             caller.await.unwrap();
         }
         stop.store(true, Ordering::Relaxed);
-        let (audits, found) = looker.await.unwrap();
-        let asked = asked.load(Ordering::Relaxed);
-        eprintln!("{mode:?}: {asked} asks, {audits} audits, {found} of what counts, 0 discrepancies");
+        let (audits, found) = auditor.await.unwrap();
+        let requests = requests.load(Ordering::Relaxed);
+        eprintln!("{mode:?}: {requests} requests, {audits} audits, {found} of keys in use, 0 discrepancies");
         assert!(found > 50);
     }
 }
@@ -191,22 +191,22 @@ async fn no_discrepancy_during_concurrent_decisions() {
 #[tokio::test]
 async fn memory_store_has_no_discrepancy() {
     let store = MemoryStore::new();
-    let mut dice = Dice::new(7);
+    let mut rng = Rng::new(7);
     let checks = ways("memory");
     let (mut audits, mut charges) = (0, Vec::new());
     for _ in 0..30_000 {
-        let check = checks[dice.below(checks.len() as u64) as usize].clone();
-        let check = Check { cost: 1 + dice.below(3) * dice.below(40_000), ..check };
-        let ask = Checks::one(check).unwrap();
-        let reading = store.admit(std::slice::from_ref(&ask)).await.unwrap().remove(0);
-        let key = ask.as_slice()[0].key.clone();
-        if reading.verdicts[0].outcome == Outcome::Charged {
-            charges.push((key.clone(), reading.verdicts[0].entry));
+        let check = checks[rng.below(checks.len() as u64) as usize].clone();
+        let check = Check { cost: 1 + rng.below(3) * rng.below(40_000), ..check };
+        let request = Checks::one(check).unwrap();
+        let verdicts = store.admit(std::slice::from_ref(&request)).await.unwrap().remove(0);
+        let key = request.as_slice()[0].key.clone();
+        if verdicts.verdicts[0].outcome == Outcome::Charged {
+            charges.push((key.clone(), verdicts.verdicts[0].entry));
         }
-        if dice.below(3) == 0 && !charges.is_empty() {
-            let (key, entry) = charges.swap_remove(dice.below(charges.len() as u64) as usize);
+        if rng.below(3) == 0 && !charges.is_empty() {
+            let (key, entry) = charges.swap_remove(rng.below(charges.len() as u64) as usize);
             store
-                .settle(&[Settlement { key, entry, correction: Correction::Cost(dice.below(90_000)) }])
+                .settle(&[Settlement { key, entry, correction: Correction::Cost(rng.below(90_000)) }])
                 .await
                 .unwrap();
         }

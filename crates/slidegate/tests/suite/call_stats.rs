@@ -14,12 +14,12 @@ use crate::audit_healthy::{patient, patient_store};
 use crate::deployment::soon;
 use crate::failover_write_back::{back, failover, given_up};
 
-fn ask(name: &str) -> Checks {
+fn checks(name: &str) -> Checks {
     Checks::one(Check::new(Key::new(name, []), Quota::per_hour(1_000).unwrap(), 1)).unwrap()
 }
 
 fn faults(stats: &CallStats, fault: Fault) -> u64 {
-    stats.errors.iter().find(|(known, _)| *known == fault).unwrap().1
+    stats.errors.iter().find(|(other, _)| *other == fault).unwrap().1
 }
 
 #[tokio::test]
@@ -34,11 +34,11 @@ async fn calls_are_counted_and_timed() {
             (none.durations.len(), none.batches.len()),
             (CALL_BOUNDS.len() + 1, BATCH_BOUNDS.len() + 1)
         );
-        let readings = store.admit(&[ask("a")]).await.unwrap();
+        let batch_verdicts = store.admit(&[checks("a")]).await.unwrap();
         // 10, 10 and 5 of them.
-        let asks: Vec<Checks> = (0..25).map(|n| ask(&format!("a{n}"))).collect();
-        store.admit(&asks).await.unwrap();
-        let entry = readings[0].verdicts[0].entry;
+        let batch: Vec<Checks> = (0..25).map(|n| checks(&format!("a{n}"))).collect();
+        store.admit(&batch).await.unwrap();
+        let entry = batch_verdicts[0].verdicts[0].entry;
         store
             .settle(&[Settlement { key: Key::new("a", []), entry, correction: Correction::Cost(0) }])
             .await
@@ -58,10 +58,10 @@ async fn calls_are_counted_and_timed() {
         assert_eq!(names.len(), 16, "each fault once");
         // What fails is a call too.
         server.run("SET sg:{x} 1");
-        assert_eq!(store.admit(&[ask("x")]).await.unwrap_err().fault(), Some(Fault::WrongType));
+        assert_eq!(store.admit(&[checks("x")]).await.unwrap_err().fault(), Some(Fault::WrongType));
         server.run("DEL sg:{x}");
         server.kill();
-        assert!(store.admit(&[ask("a")]).await.is_err());
+        assert!(store.admit(&[checks("a")]).await.is_err());
         let failed = store.calls();
         assert_eq!((failed.calls, failed.requests), (7, 26), "{mode:?}");
         assert_eq!(faults(&failed, Fault::WrongType), 1);
@@ -73,7 +73,7 @@ async fn calls_are_counted_and_timed() {
 async fn run_of_checks_is_one_call() {
     let server = RedisServer::start(Flavour::Redis7);
     let store = patient_store(&server);
-    store.admit_run(&ask("a"), 300).await.unwrap();
+    store.admit_run(&checks("a"), 300).await.unwrap();
     let stats = store.calls();
     assert_eq!((stats.calls, stats.requests, stats.batches[8]), (1, 300, 1));
 }
@@ -83,12 +83,12 @@ async fn deny_cache_counts_its_denials() {
     let clock = ManualClock::at(Micros::from_secs(1_000));
     let cache = DenyCache::with_clock(MemoryStore::with_clock(clock.clone(), 100), 100, clock);
     let check = Check::new(Key::new("k", []), Quota::per_hour(1).unwrap(), 1);
-    let ask = Checks::one(check).unwrap();
+    let checks = Checks::one(check).unwrap();
     for hits in [0, 0, 1, 2] {
-        cache.admit(std::slice::from_ref(&ask)).await.unwrap();
+        cache.admit(std::slice::from_ref(&checks)).await.unwrap();
         assert_eq!(cache.stats().hits, hits);
     }
-    cache.admit(&[ask.clone(), ask.clone(), ask]).await.unwrap();
+    cache.admit(&[checks.clone(), checks.clone(), checks]).await.unwrap();
     assert_eq!(cache.clone().stats().hits, 5);
 }
 
@@ -99,15 +99,15 @@ async fn counts_of_concurrent_threads_add_up() {
     let rule = Rule::new("hot", quota).unwrap().lease(64, Duration::from_secs(60)).unwrap();
     let (permits, _) = rule.leased().unwrap();
     let check = Check { lease: Some(permits), ..Check::new(Key::new("hot", []), rule.quota(), 1) };
-    let (lease, ask) = (Arc::new(Lease::new(store)), Checks::one(check).unwrap());
+    let (lease, checks) = (Arc::new(Lease::new(store)), Checks::one(check).unwrap());
     let callers = (0..8).map(|_| {
-        let (lease, ask) = (Arc::clone(&lease), ask.clone());
+        let (lease, checks) = (Arc::clone(&lease), checks.clone());
         tokio::spawn(async move {
             let mut handed = 0;
             for _ in 0..500 {
-                let reading = lease.admit(std::slice::from_ref(&ask)).await.unwrap().remove(0);
-                assert_eq!(reading.verdicts[0].outcome, Outcome::Charged);
-                handed += u64::from(reading.source == Source::Lease);
+                let verdicts = lease.admit(std::slice::from_ref(&checks)).await.unwrap().remove(0);
+                assert_eq!(verdicts.verdicts[0].outcome, Outcome::Charged);
+                handed += u64::from(verdicts.source == Source::Lease);
                 tokio::task::yield_now().await;
             }
             handed
@@ -127,11 +127,11 @@ async fn time_without_the_server_is_summed() {
     let server = RedisServer::at(Flavour::Redis7, port);
     let failover = failover(&server.url(), slidegate::FailoverOptions::default());
     let away = || failover.servers().first().map_or(Micros::ZERO, |server| server.away);
-    failover.admit(&[ask("a")]).await.unwrap();
+    failover.admit(&[checks("a")]).await.unwrap();
     assert_eq!(away(), Micros::ZERO);
     server.kill();
     for _ in 0..20 {
-        failover.admit(&[ask("a")]).await.unwrap();
+        failover.admit(&[checks("a")]).await.unwrap();
     }
     given_up(&failover, 1).await;
     soon("time passes", || away() > Micros::from_millis(100)).await;
@@ -139,7 +139,7 @@ async fn time_without_the_server_is_summed() {
     back(&failover, 1).await;
     let total = away();
     assert!(total > Micros::from_millis(100));
-    failover.admit(&[ask("a")]).await.unwrap();
+    failover.admit(&[checks("a")]).await.unwrap();
     assert_eq!(away(), total, "it is back, so no more is added");
 }
 
@@ -155,8 +155,8 @@ async fn memory_usage_separates_own_keys() {
             "few" => Key::tagged(("tenant", &n), rule, [("n", n.as_str())]),
             _ => Key::new(rule, [("n", n.as_str())]),
         };
-        let ask = Checks::one(Check { encoding, ..Check::new(key, quota, 1) }).unwrap();
-        store.admit(&[ask]).await.unwrap();
+        let checks = Checks::one(Check { encoding, ..Check::new(key, quota, 1) }).unwrap();
+        store.admit(&[checks]).await.unwrap();
     }
     let mut client = server.client();
     for n in 0..1_400 {

@@ -11,35 +11,35 @@ use slidegate::{
 };
 
 const THREADS: usize = 8;
-const ASKS: usize = 40_000;
+const REQUESTS: usize = 40_000;
 
 fn key(name: &str) -> Key {
     Key::new("k", [("n", name)])
 }
 
 /// The `n`-th checks of thread `t`: mostly the hot key, alone or with one or two other keys.
-fn ask(t: usize, n: usize) -> Checks {
+fn checks(t: usize, n: usize) -> Checks {
     let quota = |limit, millis| Quota::new(limit, Duration::from_millis(millis)).unwrap();
     let hot = Check::new(key("hot"), quota(400, 5), 1 + (n % 3) as u64);
     let bucket = quota(2_000, 10).with_algorithm(Algorithm::TokenBucket { burst: 300 }).unwrap();
-    let guard = quota(250, 4).with_count(Count::Attempts);
-    let ask = match (t + n) % 5 {
+    let attempts = quota(250, 4).with_count(Count::Attempts);
+    let checks = match (t + n) % 5 {
         0 | 1 => Checks::new([hot]),
         2 => Checks::new([Check::new(key("b"), quota(150, 3), 2), hot]),
         3 => Checks::new([hot, Check::new(key("a"), bucket, 1), Check::new(key("b"), quota(150, 3), 1)]),
-        _ => Checks::new([Check::new(key("guard"), guard, 1), Check::new(key("a"), bucket, 3), hot]),
+        _ => Checks::new([Check::new(key("guard"), attempts, 1), Check::new(key("a"), bucket, 3), hot]),
     };
-    ask.unwrap()
+    checks.unwrap()
 }
 
 struct Oracle<'a> {
     states: &'a mut HashMap<String, State>,
-    ask: &'a Checks,
+    checks: &'a Checks,
 }
 
 impl States for Oracle<'_> {
     fn state(&mut self, i: usize) -> &mut State {
-        let check = &self.ask.as_slice()[i];
+        let check = &self.checks.as_slice()[i];
         self.states.entry(check.key.to_string()).or_insert_with(|| State::new(&check.quota))
     }
 }
@@ -50,19 +50,20 @@ async fn concurrent_history_agrees_with_the_oracle() {
     let store = MemoryStore::with_clock(SystemClock::new(), 1_000);
     let histories = run(&store).await;
     let total = histories.iter().map(Vec::len).sum::<usize>();
-    // Instants order the asks; those of one instant are ordered by search: some order must explain them all.
+    // Calls are ordered by their instants. Calls of one instant are ordered by search: some order must explain them all.
     let mut pending: Vec<(Checks, Verdicts)> = histories.into_iter().flatten().collect();
-    pending.sort_by_key(|(_, reading)| reading.at);
+    pending.sort_by_key(|(_, verdicts)| verdicts.at);
     let mut states = HashMap::new();
     for group in pending.chunk_by(|(_, a), (_, b)| a.at == b.at) {
         let explained = explain(states, group.iter().collect());
         let at = group[0].1.at;
-        states = explained.unwrap_or_else(|| panic!("no order of the asks at {at:?} explains their answers"));
+        states =
+            explained.unwrap_or_else(|| panic!("no order of the calls at {at:?} explains their verdicts"));
     }
     let charged: Vec<&(Checks, Verdicts)> = pending.iter().filter(|(_, r)| is_charged(r)).collect();
     let denied = total - charged.len();
     eprintln!(
-        "{total} asks of {THREADS} threads replayed: {} charged, {denied} denied, 0 differences",
+        "{total} requests of {THREADS} threads replayed: {} charged, {denied} denied, 0 differences",
         charged.len()
     );
     assert!(charged.len() > 1000 && denied > 1000, "the test must see both");
@@ -79,17 +80,17 @@ async fn run(store: &MemoryStore) -> Vec<Vec<(Checks, Verdicts)>> {
             while started.load(Ordering::SeqCst) < THREADS {
                 tokio::task::yield_now().await;
             }
-            let mut history = Vec::with_capacity(ASKS);
-            for n in 0..ASKS {
-                let ask = ask(t, n);
-                let mut reading = store.admit(std::slice::from_ref(&ask)).await.unwrap().remove(0);
-                for verdict in &mut reading.verdicts {
+            let mut history = Vec::with_capacity(REQUESTS);
+            for n in 0..REQUESTS {
+                let checks = checks(t, n);
+                let mut verdicts = store.admit(std::slice::from_ref(&checks)).await.unwrap().remove(0);
+                for verdict in &mut verdicts.verdicts {
                     // Above these bits is the generation, which keys of one shard share out among them. An attempt has no number.
                     if verdict.entry.seq != u64::MAX {
                         verdict.entry.seq &= (1 << 40) - 1;
                     }
                 }
-                history.push((ask, reading));
+                history.push((checks, verdicts));
                 if n % 64 == 0 {
                     tokio::task::yield_now().await;
                 }
@@ -104,21 +105,21 @@ async fn run(store: &MemoryStore) -> Vec<Vec<(Checks, Verdicts)>> {
     histories
 }
 
-/// The states after these asks of one instant, in an order in which the oracle gives each its answer.
+/// States after these calls of one instant, in an order in which the oracle gives the same verdicts.
 fn explain(
     states: HashMap<String, State>,
-    mut asks: Vec<&(Checks, Verdicts)>,
+    mut calls: Vec<&(Checks, Verdicts)>,
 ) -> Option<HashMap<String, State>> {
-    if asks.is_empty() {
+    if calls.is_empty() {
         return Some(states);
     }
-    // What records nothing can go first wherever it fits.
-    asks.sort_by_key(|(_, reading)| reading.verdicts.iter().any(|verdict| !verdict.outcome.denies()));
-    for i in 0..asks.len() {
+    // A call that records nothing can go first.
+    calls.sort_by_key(|(_, verdicts)| verdicts.verdicts.iter().any(|verdict| !verdict.outcome.denies()));
+    for i in 0..calls.len() {
         let mut after = states.clone();
-        let (ask, reading) = asks[i];
-        if evaluate(ask, reading.at, &mut Oracle { states: &mut after, ask }) == *reading {
-            let mut rest = asks.clone();
+        let (checks, verdicts) = calls[i];
+        if evaluate(checks, verdicts.at, &mut Oracle { states: &mut after, checks }) == *verdicts {
+            let mut rest = calls.clone();
             rest.remove(i);
             if let Some(states) = explain(after, rest) {
                 return Some(states);
@@ -128,15 +129,15 @@ fn explain(
     None
 }
 
-fn is_charged(reading: &Verdicts) -> bool {
-    reading.verdicts.iter().all(|verdict| verdict.outcome == Outcome::Charged)
+fn is_charged(verdicts: &Verdicts) -> bool {
+    verdicts.verdicts.iter().all(|verdict| verdict.outcome == Outcome::Charged)
 }
 
 /// No interval of the hot key's window holds more than its limit, counted from the answers alone.
 fn never_over(charged: &[&(Checks, Verdicts)]) {
     let mut events: Vec<(Micros, u64)> = Vec::new();
-    for (ask, reading) in charged {
-        let hot = ask.as_slice().iter().zip(&reading.verdicts).find(|(check, _)| check.key == key("hot"));
+    for (checks, verdicts) in charged {
+        let hot = checks.as_slice().iter().zip(&verdicts.verdicts).find(|(check, _)| check.key == key("hot"));
         let (check, verdict) = hot.unwrap();
         events.push((verdict.entry.at, check.cost));
     }
@@ -157,9 +158,9 @@ fn never_over(charged: &[&(Checks, Verdicts)]) {
 
 /// Asserts that each request was charged for all of its checks, or for none.
 fn never_partly(pending: &[(Checks, Verdicts)]) {
-    let partly = pending.iter().filter(|(_, reading)| {
-        let charged = reading.verdicts.iter().filter(|verdict| verdict.outcome == Outcome::Charged).count();
-        charged != 0 && charged != reading.verdicts.len()
+    let partly = pending.iter().filter(|(_, verdicts)| {
+        let charged = verdicts.verdicts.iter().filter(|verdict| verdict.outcome == Outcome::Charged).count();
+        charged != 0 && charged != verdicts.verdicts.len()
     });
     assert_eq!(partly.count(), 0);
 }

@@ -14,11 +14,11 @@ use crate::failover_kills::number;
 use crate::oracle::Oracle;
 
 /// Small random number generator with a seed, the same on every machine.
-pub(crate) struct Dice(u64);
+pub(crate) struct Rng(u64);
 
-impl Dice {
+impl Rng {
     pub(crate) fn new(seed: u64) -> Self {
-        Dice(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1)
+        Rng(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1)
     }
 
     pub(crate) fn below(&mut self, n: u64) -> u64 {
@@ -48,26 +48,26 @@ pub(crate) struct Traffic {
 
 pub(crate) const KEYS: u64 = 8;
 
-/// Keys whose permits are held, and whose limit climbs.
-const HELD: u64 = 6;
-const CLIMBS: u64 = 7;
+/// Key with held permits, and key with a warm-up.
+const CONCURRENT: u64 = 6;
+const WARMING_UP: u64 = 7;
 
 impl Traffic {
     /// Returns the current quota of key `n`. Limits change, and sometimes the whole quota.
-    fn quota(&self, n: u64, flip: u64, dice: &mut Dice) -> Quota {
-        let flip = if n == CLIMBS { 0 } else { flip };
+    fn quota(&self, n: u64, flip: u64, rng: &mut Rng) -> Quota {
+        let flip = if n == WARMING_UP { 0 } else { flip };
         let window = match (n + flip) % KEYS {
             0 => 2_000,
             1 => 20_000,
             2 => 7_333,
             3 => 60_000,
             4 => 1_000,
-            HELD => 30_000,
-            CLIMBS => 5_000,
+            CONCURRENT => 30_000,
+            WARMING_UP => 5_000,
             _ => 250_000,
         };
-        let limit = match dice.below(8) {
-            0 => 1 + dice.below(3),
+        let limit = match rng.below(8) {
+            0 => 1 + rng.below(3),
             1 => 1_000_000,
             2 => 40,
             _ => 12,
@@ -79,131 +79,133 @@ impl Traffic {
             _ if self.exact => Algorithm::SlidingWindow,
             2 => Algorithm::TimeSlice { slices: 5 },
             3 => Algorithm::FixedWindow,
-            4 | 5 => Algorithm::TokenBucket { burst: if dice.one_in(10) { 30 } else { 9 } },
-            HELD => Algorithm::Concurrency,
-            CLIMBS if self.seed % 4 == 1 => Algorithm::TimeSlice { slices: 5 },
-            CLIMBS if self.seed % 4 == 2 => Algorithm::FixedWindow,
-            CLIMBS if self.seed % 4 == 3 => Algorithm::Concurrency,
+            4 | 5 => Algorithm::TokenBucket { burst: if rng.one_in(10) { 30 } else { 9 } },
+            CONCURRENT => Algorithm::Concurrency,
+            WARMING_UP if self.seed % 4 == 1 => Algorithm::TimeSlice { slices: 5 },
+            WARMING_UP if self.seed % 4 == 2 => Algorithm::FixedWindow,
+            WARMING_UP if self.seed % 4 == 3 => Algorithm::Concurrency,
             _ => Algorithm::SlidingWindow,
         };
-        let attempts = n == 1 || (n == 5 || n == CLIMBS) && self.seed.is_multiple_of(2);
+        let attempts = n == 1 || (n == 5 || n == WARMING_UP) && self.seed.is_multiple_of(2);
         let count = if attempts { Count::Attempts } else { Count::Admitted };
         let quota = quota.with_algorithm(algorithm).unwrap().with_count(count);
-        if n == CLIMBS { self.climbing(quota) } else { quota }
+        if n == WARMING_UP { self.warming_up(quota) } else { quota }
     }
 
     /// Warm-up that is cold again soon, so that traces meet it often.
-    fn climbing(&self, quota: Quota) -> Quota {
-        let climb =
+    fn warming_up(&self, quota: Quota) -> Quota {
+        let warm_up =
             WarmUp::new(20, Duration::from_millis(20)).unwrap().idle(Duration::from_millis(7)).unwrap();
-        quota.with_warm_up(if self.seed.is_multiple_of(2) { climb.in_steps() } else { climb }).unwrap()
+        quota.with_warm_up(if self.seed.is_multiple_of(2) { warm_up.in_steps() } else { warm_up }).unwrap()
     }
 
-    fn check(&self, n: u64, flip: u64, dice: &mut Dice) -> Check {
-        let quota = self.quota(n, flip, dice);
-        let cost = match dice.below(16) {
+    fn check(&self, n: u64, flip: u64, rng: &mut Rng) -> Check {
+        let quota = self.quota(n, flip, rng);
+        let cost = match rng.below(16) {
             0 => 0,
             1 => quota.capacity().min(70_000),
             2 => quota.capacity() + 1,
-            3 => 1 + dice.below(5),
+            3 => 1 + rng.below(5),
             4 => 100_000.min(quota.capacity()),
             _ => 1,
         };
         let exact = quota.algorithm() == Algorithm::SlidingWindow;
         Check {
-            enforced: !dice.one_in(8),
+            enforced: !rng.one_in(8),
             encoding: if exact { self.encoding } else { Encoding::Zset },
             ..Check::new(key(n), quota, cost)
         }
     }
 
     /// Most entries cost the same, and most windows are long enough to hold hundreds.
-    fn hot_ask(&self, dice: &mut Dice) -> Checks {
-        let n = dice.below(3);
+    fn hot_checks(&self, rng: &mut Rng) -> Checks {
+        let n = rng.below(3);
         let (limit, millis, cost) = [(200, 30, 1), (100_000, 400, 1), (900, 60, 3)][n as usize];
         let quota = Quota::new(limit, Duration::from_millis(millis)).unwrap();
-        let cost = match dice.below(2_000) {
-            0 => 1 + dice.below(40),
+        let cost = match rng.below(2_000) {
+            0 => 1 + rng.below(40),
             1 => 0,
             2 => limit + 1,
             3 => limit.min(80_000),
             _ => cost,
         };
-        let ask = Checks::one(Check { encoding: self.encoding, ..Check::new(key(n), quota, cost) }).unwrap();
-        if dice.one_in(1_000) {
-            return ask.with_id(RequestId::new(&format!("r{}", dice.below(3))).unwrap());
+        let checks =
+            Checks::one(Check { encoding: self.encoding, ..Check::new(key(n), quota, cost) }).unwrap();
+        if rng.one_in(1_000) {
+            return checks.with_id(RequestId::new(&format!("r{}", rng.below(3))).unwrap());
         }
-        ask
+        checks
     }
 
-    fn ask(&self, flip: u64, dice: &mut Dice) -> Checks {
+    fn checks(&self, flip: u64, rng: &mut Rng) -> Checks {
         if self.hot {
-            return self.hot_ask(dice);
+            return self.hot_checks(rng);
         }
-        let first = dice.below(KEYS);
-        let checks = if dice.one_in(3) { 1 + dice.below(3) } else { 1 };
-        let ask = Checks::new((0..checks).map(|i| self.check((first + i) % KEYS, flip, dice))).unwrap();
-        let ask = if dice.one_in(5) {
-            ask.with_id(RequestId::new(&format!("r{}", dice.below(12))).unwrap())
+        let first = rng.below(KEYS);
+        let count = if rng.one_in(3) { 1 + rng.below(3) } else { 1 };
+        let checks = Checks::new((0..count).map(|i| self.check((first + i) % KEYS, flip, rng))).unwrap();
+        let checks = if rng.one_in(5) {
+            checks.with_id(RequestId::new(&format!("r{}", rng.below(12))).unwrap())
         } else {
-            ask
+            checks
         };
-        if dice.one_in(20) { ask.peek() } else { ask }
+        if rng.one_in(20) { checks.peek() } else { checks }
     }
 
     /// Asks, settles, inspects and resets until `operations` are done.
     pub(crate) async fn play<S: Store>(self, store: &S, operations: usize) -> Oracle {
-        let mut dice = Dice::new(self.seed);
+        let mut rng = Rng::new(self.seed);
         let mut oracle = Oracle::default();
         let mut done = 0;
         while done < operations {
             // Hot keys are rarely settled or reset: they would never be alike for long.
-            let what = if self.hot && !dice.one_in(60) { 0 } else { dice.below(32) };
+            let what = if self.hot && !rng.one_in(60) { 0 } else { rng.below(32) };
             match what {
                 0..=23 => {
-                    let n = if self.hot && dice.one_in(6) {
-                        1 + dice.below(150)
-                    } else if dice.one_in(4) && !self.hot {
-                        1 + dice.below(12)
+                    let n = if self.hot && rng.one_in(6) {
+                        1 + rng.below(150)
+                    } else if rng.one_in(4) && !self.hot {
+                        1 + rng.below(12)
                     } else {
                         1
                     };
-                    let flip = if dice.one_in(300) && !self.steady { dice.below(KEYS) } else { 0 };
-                    let mut asks: Vec<Checks> = (0..n).map(|_| self.ask(flip, &mut dice)).collect();
-                    if dice.one_in(3) && flip == 0 && !self.hot {
-                        // Callers of a hot key ask the same.
-                        asks.iter_mut()
+                    let flip = if rng.one_in(300) && !self.steady { rng.below(KEYS) } else { 0 };
+                    let mut batch: Vec<Checks> = (0..n).map(|_| self.checks(flip, &mut rng)).collect();
+                    if rng.one_in(3) && flip == 0 && !self.hot {
+                        // Callers of a hot key send equal checks.
+                        batch
+                            .iter_mut()
                             .skip(1)
-                            .for_each(|ask| *ask = self.plain(&mut Dice::new(done as u64)));
+                            .for_each(|checks| *checks = self.plain(&mut Rng::new(done as u64)));
                     }
-                    let readings = store.admit(&asks).await.unwrap();
-                    assert_eq!(readings.len(), asks.len());
-                    for (ask, reading) in asks.iter().zip(&readings) {
-                        oracle.admitted(ask, reading);
+                    let batch_verdicts = store.admit(&batch).await.unwrap();
+                    assert_eq!(batch_verdicts.len(), batch.len());
+                    for (checks, verdicts) in batch.iter().zip(&batch_verdicts) {
+                        oracle.admitted(checks, verdicts);
                     }
-                    done += asks.len();
+                    done += batch.len();
                 }
                 24..=28 if !oracle.charges.is_empty() => {
-                    let n = 1 + dice.below(2).min(oracle.charges.len() as u64 - 1);
+                    let n = 1 + rng.below(2).min(oracle.charges.len() as u64 - 1);
                     let recent = (oracle.charges.len() as u64).min(40);
                     let mut settlements: Vec<Settlement> = (0..n)
                         .map(|_| {
-                            let i = oracle.charges.len() - 1 - dice.below(recent) as usize;
+                            let i = oracle.charges.len() - 1 - rng.below(recent) as usize;
                             let (key, entry) = oracle.charges[i].clone();
-                            let permits = match dice.below(6) {
+                            let permits = match rng.below(6) {
                                 0..=2 => 0,
-                                3 => entry.cost + dice.below(4),
-                                4 => dice.below(entry.cost + 1),
+                                3 => entry.cost + rng.below(4),
+                                4 => rng.below(entry.cost + 1),
                                 _ => {
-                                    if dice.one_in(50) {
+                                    if rng.one_in(50) {
                                         1_000_000_000_000
                                     } else {
                                         66_000
                                     }
                                 }
                             };
-                            let held = [HELD, CLIMBS].map(self::key).contains(&key);
-                            let extend = dice.one_in(if held { 2 } else { 50 });
+                            let extendable = [CONCURRENT, WARMING_UP].map(self::key).contains(&key);
+                            let extend = rng.one_in(if extendable { 2 } else { 50 });
                             let correction =
                                 if extend { Correction::Extend } else { Correction::Cost(permits) };
                             Settlement { key, entry, correction }
@@ -213,7 +215,7 @@ impl Traffic {
                         settlements.pop();
                     }
                     // Some are sent twice, at once: later their windows may be over.
-                    for _ in 0..=u64::from(dice.one_in(4)) {
+                    for _ in 0..=u64::from(rng.one_in(4)) {
                         let receipt = store.settle(&settlements).await.unwrap();
                         for (settlement, settled) in settlements.iter().zip(receipt.settled) {
                             oracle.settled(settlement, receipt.at, settled);
@@ -222,27 +224,27 @@ impl Traffic {
                     }
                 }
                 29 | 30 => {
-                    let key = key(dice.below(KEYS));
+                    let key = key(rng.below(KEYS));
                     let inspection = store.inspect(&key).await.unwrap();
                     oracle.inspected(&key, inspection.as_ref());
                     done += 1;
                 }
-                _ if dice.one_in(8) && !self.steady => {
-                    let key = key(dice.below(KEYS));
+                _ if rng.one_in(8) && !self.steady => {
+                    let key = key(rng.below(KEYS));
                     store.reset(&key).await.unwrap();
                     oracle.reset(&key);
                     done += 1;
                 }
-                _ => tokio::time::sleep(Duration::from_micros(dice.below(4_000))).await,
+                _ => tokio::time::sleep(Duration::from_micros(rng.below(4_000))).await,
             }
         }
         oracle
     }
 
-    /// Returns one check without an id. The same dice give the same check.
-    fn plain(&self, dice: &mut Dice) -> Checks {
+    /// Returns one check without an id. The same random numbers give the same check.
+    fn plain(&self, rng: &mut Rng) -> Checks {
         let quota = Quota::new(30, Duration::from_millis(2)).unwrap();
-        let cost = 1 + dice.below(2);
+        let cost = 1 + rng.below(2);
         Checks::one(Check { encoding: self.encoding, ..Check::new(key(0), quota, cost) }).unwrap()
     }
 }
@@ -275,7 +277,7 @@ pub(crate) async fn conforms<S: Store>(name: &str, store: &S, encoding: Encoding
         total += operations / seeds as usize;
         forget(store).await;
         let all = [seen.charged, seen.denied, seen.repeated, seen.impossible, seen.done, seen.already];
-        let others = [seen.gone, seen.inspected, seen.extended, seen.climbing];
+        let others = [seen.gone, seen.inspected, seen.extended, seen.warming_up];
         for (sum, n) in sums.iter_mut().zip(all.into_iter().chain(others)) {
             *sum += n;
         }
@@ -345,8 +347,8 @@ impl InTurns {
 }
 
 impl Store for InTurns {
-    async fn admit(&self, asks: &[Checks]) -> Result<BatchVerdicts, Error> {
-        self.next().admit(asks).await
+    async fn admit(&self, batch: &[Checks]) -> Result<BatchVerdicts, Error> {
+        self.next().admit(batch).await
     }
 
     async fn settle(&self, settlements: &[Settlement]) -> Result<Receipt, Error> {
@@ -381,7 +383,7 @@ async fn older_redis_and_valkey() {
     }
 }
 
-/// A server whose clock is set back and forth while it is asked: stricter for that step, never looser, and the
+/// The clock of the server is set back and forth during the decisions: stricter for that step, never looser, and the
 /// same as the algorithm says.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn stepping_server_clock_is_never_looser() {
@@ -393,9 +395,9 @@ async fn stepping_server_clock_is_never_looser() {
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let stepper = scope.spawn(|| {
-            let (mut dice, mut steps) = (Dice::new(7), 0);
+            let (mut rng, mut steps) = (Rng::new(7), 0);
             while !stop.load(Ordering::Relaxed) {
-                set(10_000 + dice.below(60) as i64);
+                set(10_000 + rng.below(60) as i64);
                 steps += 1;
                 std::thread::sleep(Duration::from_millis(5));
             }

@@ -13,7 +13,7 @@ use slidegate::{
 };
 use slidegate_testkit::{Fault, FaultProxy, Flavour, RedisServer, until};
 
-use crate::conformance::Dice;
+use crate::conformance::Rng;
 use crate::oracle::Oracle;
 use crate::store_wrappers::Recorder;
 use crate::watchdog::Watchdog;
@@ -26,72 +26,72 @@ fn check(rule: &str, limit: u64, cost: u64) -> Check {
     Check::new(Key::new(rule, []), quota(limit, 1_000), cost)
 }
 
-struct World {
+struct Fixture {
     clock: ManualClock,
     store: DenyCache<Recorder<MemoryStore<ManualClock>>>,
 }
 
-impl World {
+impl Fixture {
     fn new() -> Self {
         let clock = ManualClock::at(Micros::from_secs(1_000));
         let memory = Recorder::new(MemoryStore::with_clock(clock.clone(), 100));
-        World { store: DenyCache::with_clock(memory, 1_000, clock.clone()), clock }
+        Fixture { store: DenyCache::with_clock(memory, 1_000, clock.clone()), clock }
     }
 
-    async fn ask(&self, checks: impl IntoIterator<Item = Check>) -> Verdicts {
+    async fn admit(&self, checks: impl IntoIterator<Item = Check>) -> Verdicts {
         self.store.admit(&[Checks::new(checks).unwrap()]).await.unwrap().remove(0)
     }
 
-    /// How many asks reached the store.
-    fn asked(&self) -> usize {
+    /// Number of requests that reached the store.
+    fn store_calls(&self) -> usize {
         self.store.store().log.lock().len()
     }
 }
 
 #[tokio::test]
 async fn denies_until_retry_after_has_passed() {
-    let world = World::new();
-    assert_eq!(world.ask([check("k", 10, 8)]).await.source, Source::Store);
-    world.clock.advance(Micros::from_millis(100));
-    let denied = world.ask([check("k", 10, 3)]).await;
+    let fixture = Fixture::new();
+    assert_eq!(fixture.admit([check("k", 10, 8)]).await.source, Source::Store);
+    fixture.clock.advance(Micros::from_millis(100));
+    let denied = fixture.admit([check("k", 10, 3)]).await;
     assert_eq!((denied.source, denied.verdicts[0].retry_after), (Source::Store, Micros::from_millis(900)));
     // The same and a larger cost are denied here; a smaller one may fit.
-    world.clock.advance(Micros::from_millis(50));
+    fixture.clock.advance(Micros::from_millis(50));
     for cost in [3, 4, 10] {
-        let again = world.ask([check("k", 10, cost)]).await;
+        let again = fixture.admit([check("k", 10, cost)]).await;
         let verdict = again.verdicts[0];
         assert_eq!((again.source, verdict.outcome), (Source::DenyCache, Outcome::Denied));
         assert_eq!((verdict.used, verdict.retry_after), (8, Micros::from_millis(850)));
-        assert_eq!(again.at, world.clock_now());
+        assert_eq!(again.at, fixture.clock_now());
     }
-    assert_eq!(world.asked(), 2);
-    assert_eq!(world.ask([check("k", 10, 2)]).await.verdicts[0].outcome, Outcome::Charged);
+    assert_eq!(fixture.store_calls(), 2);
+    assert_eq!(fixture.admit([check("k", 10, 2)]).await.verdicts[0].outcome, Outcome::Charged);
     // One microsecond before, and then.
-    world.ask([check("k", 10, 1)]).await;
-    world.clock.set(Micros::new(1_000_999_999));
-    assert_eq!(world.ask([check("k", 10, 1)]).await.source, Source::DenyCache);
-    world.clock.advance(Micros::new(1));
-    let then = world.ask([check("k", 10, 1)]).await;
+    fixture.admit([check("k", 10, 1)]).await;
+    fixture.clock.set(Micros::new(1_000_999_999));
+    assert_eq!(fixture.admit([check("k", 10, 1)]).await.source, Source::DenyCache);
+    fixture.clock.advance(Micros::new(1));
+    let then = fixture.admit([check("k", 10, 1)]).await;
     assert_eq!((then.source, then.verdicts[0].outcome), (Source::Store, Outcome::Charged));
 }
 
 /// Finding 1: a denied peek, and peeks after a denial, do not reach the store again.
 #[tokio::test]
 async fn denied_peeks_are_cached() {
-    let world = World::new();
+    let fixture = Fixture::new();
     let attempts = |cost| {
         let check = check("attempts", 10, cost);
         Check { quota: check.quota.with_count(Count::Attempts), ..check }
     };
     for kind in [|cost| check("k", 10, cost), attempts] {
         let peek = async |cost| {
-            let ask = Checks::one(kind(cost)).unwrap().peek();
-            world.store.admit(&[ask]).await.unwrap().remove(0)
+            let checks = Checks::one(kind(cost)).unwrap().peek();
+            fixture.store.admit(&[checks]).await.unwrap().remove(0)
         };
-        assert_eq!(world.ask([kind(8)]).await.verdicts[0].outcome, Outcome::Charged);
+        assert_eq!(fixture.admit([kind(8)]).await.verdicts[0].outcome, Outcome::Charged);
         let first = peek(5).await;
         assert_eq!((first.source, first.verdicts[0].outcome), (Source::Store, Outcome::Denied));
-        world.clock.advance(Micros::from_millis(100));
+        fixture.clock.advance(Micros::from_millis(100));
         for cost in [5, 7, 10] {
             let again = peek(cost).await;
             let verdict = again.verdicts[0];
@@ -103,23 +103,23 @@ async fn denied_peeks_are_cached() {
         assert_eq!(peek(2).await.verdicts[0].outcome, Outcome::Fits);
         assert_eq!(peek(3).await.source, Source::Store, "a smaller cost may fit");
         assert_eq!(peek(4).await.source, Source::DenyCache);
-        world.clock.advance(Micros::from_millis(900));
+        fixture.clock.advance(Micros::from_millis(900));
         assert_eq!(peek(5).await.verdicts[0].outcome, Outcome::Fits);
     }
     // The denial of a peek denies a request, except an attempt, which counts.
-    world.ask([check("k", 10, 10)]).await;
-    let ask = Checks::one(check("k", 10, 1)).unwrap().peek();
-    assert_eq!(world.store.admit(&[ask]).await.unwrap()[0].source, Source::Store);
-    let denied = world.ask([check("k", 10, 1)]).await;
+    fixture.admit([check("k", 10, 10)]).await;
+    let checks = Checks::one(check("k", 10, 1)).unwrap().peek();
+    assert_eq!(fixture.store.admit(&[checks]).await.unwrap()[0].source, Source::Store);
+    let denied = fixture.admit([check("k", 10, 1)]).await;
     assert_eq!((denied.source, denied.verdicts[0].precision), (Source::DenyCache, Precision::Exact));
-    world.ask([attempts(10)]).await;
-    let ask = Checks::one(attempts(1)).unwrap().peek();
-    assert_eq!(world.store.admit(std::slice::from_ref(&ask)).await.unwrap()[0].source, Source::Store);
-    assert_eq!(world.ask([attempts(1)]).await.source, Source::Store);
-    assert_eq!(world.store.admit(&[ask]).await.unwrap()[0].source, Source::DenyCache);
+    fixture.admit([attempts(10)]).await;
+    let checks = Checks::one(attempts(1)).unwrap().peek();
+    assert_eq!(fixture.store.admit(std::slice::from_ref(&checks)).await.unwrap()[0].source, Source::Store);
+    assert_eq!(fixture.admit([attempts(1)]).await.source, Source::Store);
+    assert_eq!(fixture.store.admit(&[checks]).await.unwrap()[0].source, Source::DenyCache);
 }
 
-impl World {
+impl Fixture {
     fn clock_now(&self) -> Micros {
         self.clock.now()
     }
@@ -127,10 +127,10 @@ impl World {
 
 #[tokio::test]
 async fn uncacheable_checks_reach_the_store() {
-    let world = World::new();
+    let fixture = Fixture::new();
     // What can never fit.
     for _ in 0..2 {
-        let never = world.ask([check("never", 10, 11)]).await;
+        let never = fixture.admit([check("never", 10, 11)]).await;
         assert_eq!((never.source, never.verdicts[0].outcome), (Source::Store, Outcome::Impossible));
     }
     // Attempts count though they are denied, also where another rule is known to deny.
@@ -138,29 +138,29 @@ async fn uncacheable_checks_reach_the_store() {
         let check = check("attempts", limit, 1);
         Check { quota: check.quota.with_count(Count::Attempts), ..check }
     };
-    world.ask([check("k", 1, 1)]).await;
-    world.ask([check("k", 1, 1)]).await;
+    fixture.admit([check("k", 1, 1)]).await;
+    fixture.admit([check("k", 1, 1)]).await;
     for _ in 0..3 {
-        assert_eq!(world.ask([attempts(1)]).await.source, Source::Store);
-        assert_eq!(world.ask([attempts(9), check("k", 1, 1)]).await.source, Source::Store);
+        assert_eq!(fixture.admit([attempts(1)]).await.source, Source::Store);
+        assert_eq!(fixture.admit([attempts(9), check("k", 1, 1)]).await.source, Source::Store);
     }
     // After the denying one they are not recorded, so nothing is lost.
-    assert_eq!(world.ask([check("k", 1, 1), attempts(9)]).await.source, Source::DenyCache);
+    assert_eq!(fixture.admit([check("k", 1, 1), attempts(9)]).await.source, Source::DenyCache);
     // A request may have been admitted before, elsewhere.
     let named = Checks::new([check("k", 1, 1)]).unwrap().with_id(RequestId::new("r").unwrap());
-    assert_eq!(world.store.admit(&[named]).await.unwrap()[0].source, Source::Store);
+    assert_eq!(fixture.store.admit(&[named]).await.unwrap()[0].source, Source::Store);
     // A shadow denies nothing.
     let shadow = |rule| Check { enforced: false, ..check(rule, 1, 1) };
-    world.ask([shadow("s")]).await;
+    fixture.admit([shadow("s")]).await;
     for _ in 0..2 {
-        let reading = world.ask([shadow("s")]).await;
-        assert_eq!((reading.source, reading.verdicts[0].outcome), (Source::Store, Outcome::Denied));
+        let verdicts = fixture.admit([shadow("s")]).await;
+        assert_eq!((verdicts.source, verdicts.verdicts[0].outcome), (Source::Store, Outcome::Denied));
     }
-    // Another limit is another question, and what was denied before it must be asked again.
-    assert_eq!(world.ask([check("k", 1, 1)]).await.source, Source::DenyCache);
-    assert_eq!(world.ask([check("k", 2, 1)]).await.verdicts[0].outcome, Outcome::Charged);
-    assert_eq!(world.ask([check("k", 1, 1)]).await.source, Source::Store);
-    assert_eq!(world.ask([check("k", 1, 1)]).await.source, Source::DenyCache);
+    // A denial is cached for one limit. With another limit the store decides again.
+    assert_eq!(fixture.admit([check("k", 1, 1)]).await.source, Source::DenyCache);
+    assert_eq!(fixture.admit([check("k", 2, 1)]).await.verdicts[0].outcome, Outcome::Charged);
+    assert_eq!(fixture.admit([check("k", 1, 1)]).await.source, Source::Store);
+    assert_eq!(fixture.admit([check("k", 1, 1)]).await.source, Source::DenyCache);
 }
 
 #[tokio::test]
@@ -176,7 +176,7 @@ async fn cached_denial_names_its_rule() {
         match user {
             "a" => assert!(decision.allowed()),
             "b" => assert_eq!((decision.source(), limits), (Source::Store, vec!["user", "all"])),
-            // A user that was never seen is denied by what is known of all.
+            // A new user is denied by the cached denial of the shared key.
             _ => {
                 assert_eq!((decision.source(), limits), (Source::DenyCache, vec!["all"]));
                 assert_eq!((decision.denied_by(), decision.code()), (Some("all"), 7));
@@ -188,19 +188,19 @@ async fn cached_denial_names_its_rule() {
 
 #[tokio::test]
 async fn local_refunds_and_resets_invalidate_at_once() {
-    let world = World::new();
-    let charged = world.ask([check("k", 1, 1)]).await.verdicts[0].entry;
+    let fixture = Fixture::new();
+    let charged = fixture.admit([check("k", 1, 1)]).await.verdicts[0].entry;
     let key = Key::new("k", []);
     for _ in 0..2 {
-        assert!(world.ask([check("k", 1, 1)]).await.verdicts[0].outcome.denies());
+        assert!(fixture.admit([check("k", 1, 1)]).await.verdicts[0].outcome.denies());
     }
-    assert_eq!(world.asked(), 2);
-    world.store.settle(&[Settlement::refund(key.clone(), charged)]).await.unwrap();
-    assert_eq!(world.ask([check("k", 1, 1)]).await.verdicts[0].outcome, Outcome::Charged);
-    world.ask([check("k", 1, 1)]).await;
-    assert_eq!(world.ask([check("k", 1, 1)]).await.source, Source::DenyCache);
-    world.store.reset(&key).await.unwrap();
-    assert_eq!(world.ask([check("k", 1, 1)]).await.verdicts[0].outcome, Outcome::Charged);
+    assert_eq!(fixture.store_calls(), 2);
+    fixture.store.settle(&[Settlement::refund(key.clone(), charged)]).await.unwrap();
+    assert_eq!(fixture.admit([check("k", 1, 1)]).await.verdicts[0].outcome, Outcome::Charged);
+    fixture.admit([check("k", 1, 1)]).await;
+    assert_eq!(fixture.admit([check("k", 1, 1)]).await.source, Source::DenyCache);
+    fixture.store.reset(&key).await.unwrap();
+    assert_eq!(fixture.admit([check("k", 1, 1)]).await.verdicts[0].outcome, Outcome::Charged);
 }
 
 /// A denial of a key of its own, which ends `seconds` after now.
@@ -218,14 +218,14 @@ async fn full_cache_evicts_the_denial_that_ends_first() {
     for seconds in 1..=12 {
         assert_eq!(admit(seconds).await.verdicts[0].outcome, Outcome::Charged);
     }
-    let (mut dice, mut cached, mut hits) = (Dice::new(1), Vec::new(), 0);
+    let (mut rng, mut cached, mut hits) = (Rng::new(1), Vec::new(), 0);
     for _ in 0..500 {
-        let seconds = 1 + dice.below(12);
-        let reading = admit(seconds).await;
-        assert_eq!(reading.verdicts[0].outcome, Outcome::Denied);
+        let seconds = 1 + rng.below(12);
+        let verdicts = admit(seconds).await;
+        assert_eq!(verdicts.verdicts[0].outcome, Outcome::Denied);
         let is_cached = cached.contains(&seconds);
         let source = if is_cached { Source::DenyCache } else { Source::Store };
-        assert_eq!(reading.source, source, "denied for {seconds} s, cached: {cached:?}");
+        assert_eq!(verdicts.source, source, "denied for {seconds} s, cached: {cached:?}");
         hits += u64::from(is_cached);
         if !is_cached {
             if cached.len() == 4 {
@@ -246,12 +246,12 @@ async fn cache_holds_at_most_its_capacity() {
         store.admit(&[denial(n)]).await.unwrap();
         store.admit(&[denial(n)]).await.unwrap();
     }
-    let mut known = 0;
-    // The latest first: a denial that is asked for again takes the place of one that ends sooner.
+    let mut cached = 0;
+    // The latest first: a repeated denial replaces one that ends sooner.
     for n in (1..=2_000).rev() {
-        known += usize::from(store.admit(&[denial(n)]).await.unwrap()[0].source == Source::DenyCache);
+        cached += usize::from(store.admit(&[denial(n)]).await.unwrap()[0].source == Source::DenyCache);
     }
-    assert_eq!(known, 64);
+    assert_eq!(cached, 64);
 }
 
 fn redis(url: String) -> RedisStore {
@@ -259,19 +259,19 @@ fn redis(url: String) -> RedisStore {
     RedisStore::with_options(&options).unwrap()
 }
 
-async fn source<S: Store>(node: &S, ask: &Checks) -> Source {
-    node.admit(std::slice::from_ref(ask)).await.unwrap()[0].source
+async fn source<S: Store>(node: &S, checks: &Checks) -> Source {
+    node.admit(std::slice::from_ref(checks)).await.unwrap()[0].source
 }
 
 /// Asks until the deny cache answers.
-async fn known<S: Store>(node: &S, ask: &Checks) {
-    until("the deny cache answers", async || source(node, ask).await == Source::DenyCache).await;
+async fn wait_until_cached<S: Store>(node: &S, checks: &Checks) {
+    until("the deny cache answers", async || source(node, checks).await == Source::DenyCache).await;
 }
 
 /// Asks until it is allowed.
-async fn allowed<S: Store>(node: &S, ask: &Checks) {
+async fn wait_until_allowed<S: Store>(node: &S, checks: &Checks) {
     until("what another node freed is allowed here", async || {
-        node.admit(std::slice::from_ref(ask)).await.unwrap()[0].verdicts[0].outcome == Outcome::Charged
+        node.admit(std::slice::from_ref(checks)).await.unwrap()[0].verdicts[0].outcome == Outcome::Charged
     })
     .await;
 }
@@ -289,14 +289,14 @@ async fn remote_refunds_and_resets_invalidate() {
         let node = || DenyCache::new(RedisStore::with_options(&options).unwrap());
         let (here, there) = (node(), node());
         let key = Key::new("k", [("mode", format!("{mode:?}").as_str())]);
-        let ask = Checks::one(Check::new(key.clone(), Quota::per_hour(1).unwrap(), 1)).unwrap();
-        let entry = there.admit(std::slice::from_ref(&ask)).await.unwrap()[0].verdicts[0].entry;
-        known(&here, &ask).await;
+        let checks = Checks::one(Check::new(key.clone(), Quota::per_hour(1).unwrap(), 1)).unwrap();
+        let entry = there.admit(std::slice::from_ref(&checks)).await.unwrap()[0].verdicts[0].entry;
+        wait_until_cached(&here, &checks).await;
         there.settle(&[Settlement::refund(key.clone(), entry)]).await.unwrap();
-        allowed(&here, &ask).await;
-        known(&here, &ask).await;
+        wait_until_allowed(&here, &checks).await;
+        wait_until_cached(&here, &checks).await;
         there.reset(&key).await.unwrap();
-        allowed(&here, &ask).await;
+        wait_until_allowed(&here, &checks).await;
     }
 }
 
@@ -306,34 +306,34 @@ async fn without_subscription_every_check_reaches_the_store() {
     let server = RedisServer::start(Flavour::Redis7);
     let proxy = FaultProxy::start(server.address());
     let here = DenyCache::new(redis(proxy.url()));
-    let ask = Checks::one(Check::new(Key::new("k", []), Quota::per_hour(1).unwrap(), 1)).unwrap();
-    here.admit(std::slice::from_ref(&ask)).await.unwrap();
-    known(&here, &ask).await;
-    // The connection breaks: the cache drops its denials, and asks the store until it is subscribed again.
+    let checks = Checks::one(Check::new(Key::new("k", []), Quota::per_hour(1).unwrap(), 1)).unwrap();
+    here.admit(std::slice::from_ref(&checks)).await.unwrap();
+    wait_until_cached(&here, &checks).await;
+    // The connection breaks: the cache drops its denials, and calls the store until it is subscribed again.
     proxy.set(Fault::Reset);
-    let admit = async || here.admit(std::slice::from_ref(&ask)).await;
+    let admit = async || here.admit(std::slice::from_ref(&checks)).await;
     until("the lost connection is noticed", async || admit().await.is_err()).await;
     proxy.set(Fault::None);
     let mut first = None;
     until("the store answers again", async || {
-        first = admit().await.ok().map(|readings| readings[0].source);
+        first = admit().await.ok().map(|batch_verdicts| batch_verdicts[0].source);
         first.is_some()
     })
     .await;
     assert_eq!(first, Some(Source::Store));
-    known(&here, &ask).await;
+    wait_until_cached(&here, &checks).await;
 }
 
-/// A Redis user that may not subscribe: Redis has rejected the subscription twice, and the store is still asked.
+/// A Redis user that may not subscribe: Redis has rejected the subscription twice, and the store still decides.
 #[tokio::test]
 async fn subscription_denied_by_acl_sends_every_check_to_the_store() {
     let server = RedisServer::start(Flavour::Redis7);
     server.run("ACL SETUSER deaf on nopass ~* +@all resetchannels");
     let deaf = DenyCache::new(redis(format!("redis://deaf:x@127.0.0.1:{}", server.port)));
-    let ask = Checks::one(Check::new(Key::new("k", []), Quota::per_hour(1).unwrap(), 1)).unwrap();
-    deaf.admit(std::slice::from_ref(&ask)).await.unwrap();
+    let checks = Checks::one(Check::new(Key::new("k", []), Quota::per_hour(1).unwrap(), 1)).unwrap();
+    deaf.admit(std::slice::from_ref(&checks)).await.unwrap();
     until("Redis rejects the subscription twice", async || {
-        assert_eq!(source(&deaf, &ask).await, Source::Store);
+        assert_eq!(source(&deaf, &checks).await, Source::Store);
         let rejected: Vec<Vec<(String, redis::Value)>> =
             redis::from_redis_value(server.run("ACL LOG")).unwrap();
         let counts = rejected.iter().flatten().filter(|(field, _)| field == "count");
@@ -341,25 +341,25 @@ async fn subscription_denied_by_acl_sends_every_check_to_the_store() {
     })
     .await;
     for _ in 0..3 {
-        assert_eq!(source(&deaf, &ask).await, Source::Store);
+        assert_eq!(source(&deaf, &checks).await, Source::Store);
     }
 }
 
-/// By which node, and when the ask began or the settlement was done as it saw it.
+/// Event of one node. `seen` is the start of an admission or the end of a settlement, by the clock of the node.
 struct Event {
     node: u64,
     seen: Micros,
-    what: What,
+    kind: EventKind,
 }
 
-enum What {
-    Asked(Checks, Verdicts),
+enum EventKind {
+    Admitted(Checks, Verdicts),
     Settled(Settlement, Micros, slidegate::Settled),
 }
 
-/// Four nodes on one Redis: callers ask and refund, and limits are raised and lowered. Every denial of a cache is compared
+/// Four nodes on one Redis: callers acquire and refund permits, and limits are raised and lowered. Every denial of a cache is compared
 /// with the oracle: it may be wrong only while the message about what was freed is on its way. One thread, so that the
-/// watchdog sees when the machine kept messages from being read.
+/// watchdog sees when the machine delayed messages.
 #[tokio::test]
 async fn no_false_denial_after_invalidation_arrives() {
     let server = RedisServer::start(Flavour::Redis7);
@@ -374,33 +374,36 @@ async fn no_false_denial_after_invalidation_arrives() {
             let (store, events, raised) = (store.clone(), Arc::clone(&events), Arc::clone(&raised));
             let clock = clock.clone();
             tasks.push(tokio::spawn(async move {
-                let mut dice = Dice::new(node * 100 + caller + 1);
+                let mut rng = Rng::new(node * 100 + caller + 1);
                 let end = clock.now().get() + 3_000_000;
-                let mut held: Vec<(Key, slidegate::Entry)> = Vec::new();
+                let mut charges: Vec<(Key, slidegate::Entry)> = Vec::new();
                 while clock.now().get() < end {
-                    let n = dice.below(3);
+                    let n = rng.below(3);
                     let key = Key::new("k", [("n", n.to_string().as_str())]);
                     let limit = if raised.load(Ordering::Relaxed) { 15 } else { 10 };
-                    let check = Check::new(key.clone(), quota(limit, 300), 1 + dice.below(2) * (n % 2));
-                    let ask = Checks::one(check).unwrap();
+                    let check = Check::new(key.clone(), quota(limit, 300), 1 + rng.below(2) * (n % 2));
+                    let checks = Checks::one(check).unwrap();
                     let seen = clock.now();
-                    let reading = store.admit(std::slice::from_ref(&ask)).await.unwrap().remove(0);
-                    if reading.verdicts[0].outcome == Outcome::Charged {
-                        held.push((key, reading.verdicts[0].entry));
+                    let verdicts = store.admit(std::slice::from_ref(&checks)).await.unwrap().remove(0);
+                    if verdicts.verdicts[0].outcome == Outcome::Charged {
+                        charges.push((key, verdicts.verdicts[0].entry));
                     }
-                    events.lock().push((reading.at, Event { node, seen, what: What::Asked(ask, reading) }));
-                    if !held.is_empty() && dice.below(3) == 0 {
-                        let (key, entry) = held.swap_remove(dice.below(held.len() as u64) as usize);
+                    events.lock().push((
+                        verdicts.at,
+                        Event { node, seen, kind: EventKind::Admitted(checks, verdicts) },
+                    ));
+                    if !charges.is_empty() && rng.below(3) == 0 {
+                        let (key, entry) = charges.swap_remove(rng.below(charges.len() as u64) as usize);
                         let settlement = Settlement::refund(key, entry);
                         let receipt = store.settle(std::slice::from_ref(&settlement)).await.unwrap();
                         let (at, seen) = (receipt.at, clock.now());
-                        let what = What::Settled(settlement, at, receipt.settled[0]);
-                        events.lock().push((at, Event { node, seen, what }));
+                        let kind = EventKind::Settled(settlement, at, receipt.settled[0]);
+                        events.lock().push((at, Event { node, seen, kind }));
                     }
-                    if caller == 0 && dice.below(200) == 0 {
+                    if caller == 0 && rng.below(200) == 0 {
                         raised.fetch_xor(true, Ordering::Relaxed);
                     }
-                    tokio::time::sleep(Duration::from_micros(dice.below(3_000))).await;
+                    tokio::time::sleep(Duration::from_micros(rng.below(3_000))).await;
                 }
             }));
         }
@@ -412,34 +415,34 @@ async fn no_false_denial_after_invalidation_arrives() {
     events.sort_by_key(|(at, _)| *at);
     let mut oracle = Oracle::default();
     let mut freed: HashMap<Key, (Micros, u64, Micros)> = HashMap::new();
-    let (mut known, mut early, mut own, mut latest) = (0, 0, 0, Duration::ZERO);
-    for (at, Event { node, seen, what }) in &events {
-        match what {
-            What::Asked(ask, reading) if reading.source == Source::DenyCache => {
-                let check = &ask.as_slice()[0];
-                known += 1;
+    let (mut cached, mut early, mut own, mut latest) = (0, 0, 0, Duration::ZERO);
+    for (at, Event { node, seen, kind }) in &events {
+        match kind {
+            EventKind::Admitted(checks, verdicts) if verdicts.source == Source::DenyCache => {
+                let check = &checks.as_slice()[0];
+                cached += 1;
                 if !oracle.would_be(check, *at).outcome.denies() {
                     early += 1;
                     let (freed, by, done) = freed[&check.key];
                     latest = latest.max(watchdog.between(freed.get().min(at.get()), at.get()));
-                    // Freed by the same node before it was asked.
+                    // Freed by the same node before the request.
                     own += u64::from(by == *node && done < *seen);
                 }
             }
-            What::Asked(ask, reading) => oracle.admitted(ask, reading),
-            What::Settled(settlement, at, settled) => {
+            EventKind::Admitted(checks, verdicts) => oracle.admitted(checks, verdicts),
+            EventKind::Settled(settlement, at, settled) => {
                 oracle.settled(settlement, *at, *settled);
                 freed.insert(settlement.key.clone(), (*at, *node, *seen));
             }
         }
     }
     eprintln!(
-        "{} events of 4 nodes, {known} denied by a cache, {early} of them while the message was on its way, which took \
+        "{} events of 4 nodes, {cached} denied by a cache, {early} of them while the message was on its way, which took \
          {latest:?} at most without stalls; none later, and none by the node that freed it",
         events.len()
     );
     assert_eq!(own, 0);
-    assert!(known > 200 && oracle.seen.done > 200);
+    assert!(cached > 200 && oracle.seen.done > 200);
     assert!(latest < Duration::from_millis(500), "{latest:?}");
 }
 
@@ -448,10 +451,10 @@ async fn no_false_denial_after_invalidation_arrives() {
 async fn raised_limit_allows_at_once() {
     let rules = |limit| Rules::new([Rule::new("r", Quota::per_hour(limit).unwrap()).unwrap()]).unwrap();
     let limiter = slidegate::Limiter::new(DenyCache::new(MemoryStore::new()), rules(1));
-    let ask = || limiter.acquire(slidegate::Request::new([("a", "b")]));
-    assert!(ask().await.unwrap().allowed());
-    assert!(!ask().await.unwrap().allowed());
-    assert_eq!(ask().await.unwrap().source(), Source::DenyCache);
+    let acquire = || limiter.acquire(slidegate::Request::new([("a", "b")]));
+    assert!(acquire().await.unwrap().allowed());
+    assert!(!acquire().await.unwrap().allowed());
+    assert_eq!(acquire().await.unwrap().source(), Source::DenyCache);
     limiter.set_rules(rules(2));
-    assert!(ask().await.unwrap().allowed());
+    assert!(acquire().await.unwrap().allowed());
 }

@@ -10,7 +10,7 @@ use slidegate::{
     RedisOptions, RedisStore, Source, Store, SystemClock,
 };
 
-use crate::conformance::Dice;
+use crate::conformance::Rng;
 use crate::watchdog::Watchdog;
 
 /// One call and its answer.
@@ -28,7 +28,7 @@ pub(crate) struct CallRecord {
     /// True if the store had no room for as much again.
     pub full: bool,
     /// Start of the call, by the clock of the callers. `answered` is its end.
-    pub asked: u64,
+    pub started: u64,
     pub answered: u64,
 }
 
@@ -69,11 +69,11 @@ pub(crate) fn name(key: u64) -> Key {
     Key::new("shared", [("n", key.to_string().as_str())])
 }
 
-/// Nodes that are asked as fast as they answer, until they are stopped.
+/// Nodes and their callers, which send requests until they are stopped.
 pub(crate) struct Deployment {
     pub nodes: Vec<Failover>,
     callers: Vec<tokio::task::JoinHandle<()>>,
-    told: Arc<Mutex<Vec<CallRecord>>>,
+    calls: Arc<Mutex<Vec<CallRecord>>>,
     stop: Arc<AtomicBool>,
     pub clock: SystemClock,
     /// Runs as long as the callers do.
@@ -81,7 +81,7 @@ pub(crate) struct Deployment {
 }
 
 impl Deployment {
-    /// `callers` on each of `nodes`, with a pause of up to `pause` between asks.
+    /// Starts `callers` on each of `nodes`, with a pause of up to `pause` between requests.
     pub(crate) async fn start(
         nodes: usize,
         callers: u64,
@@ -89,12 +89,12 @@ impl Deployment {
         redis: &RedisOptions,
         options: &FailoverOptions,
     ) -> Self {
-        Self::asking(&[0, 1, 2, 3, 4, 5], nodes, callers, pause, redis, options).await
+        Self::start_with_keys(&[0, 1, 2, 3, 4, 5], nodes, callers, pause, redis, options).await
     }
 
-    /// The same of these keys, one as often as the other. Returns when the nodes know of each other and every key was
-    /// asked for on every node.
-    pub(crate) async fn asking(
+    /// Starts callers that request these keys equally often. Returns when the nodes know of each other and have
+    /// answered requests.
+    pub(crate) async fn start_with_keys(
         keys: &'static [u64],
         nodes: usize,
         callers: u64,
@@ -107,7 +107,7 @@ impl Deployment {
             nodes: Vec::new(),
             callers: Vec::new(),
             // Large enough not to be moved while a test looks at the memory in use.
-            told: Arc::new(Mutex::new(Vec::with_capacity(1 << 18))),
+            calls: Arc::new(Mutex::new(Vec::with_capacity(1 << 18))),
             stop: Arc::default(),
             watchdog: Arc::new(Watchdog::start(&clock)),
             clock,
@@ -128,19 +128,19 @@ impl Deployment {
             for caller in 0..callers {
                 let (failover, stop, clock) =
                     (failover.clone(), Arc::clone(&deployment.stop), deployment.clock.clone());
-                let mut dice = Dice::new(n as u64 * 1_000 + caller + 1);
-                let all = Arc::clone(&deployment.told);
+                let mut rng = Rng::new(n as u64 * 1_000 + caller + 1);
+                let all = Arc::clone(&deployment.calls);
                 deployment.callers.push(tokio::spawn(async move {
                     while !stop.load(Ordering::Relaxed) {
-                        let told = CallRecord { node: n, ..ask(keys, &failover, &clock, &mut dice).await };
-                        all.lock().unwrap_or_else(PoisonError::into_inner).push(told);
-                        let wait = dice.below(pause.as_micros() as u64 + 1);
+                        let call = CallRecord { node: n, ..send(keys, &failover, &clock, &mut rng).await };
+                        all.lock().unwrap_or_else(PoisonError::into_inner).push(call);
+                        let wait = rng.below(pause.as_micros() as u64 + 1);
                         tokio::time::sleep(Duration::from_micros(wait)).await;
                     }
                 }));
             }
         }
-        deployment.until("every node was asked", |told| told.len() >= 10 * callers as usize).await;
+        deployment.until("every node answers", |calls| calls.len() >= 10 * callers as usize).await;
         deployment
     }
 
@@ -148,39 +148,39 @@ impl Deployment {
         self.clock.now().get()
     }
 
-    /// Waits until `holds` is true, for each node, of the answers that it gave to asks from now on.
+    /// Waits until `holds` is true, for each node, of its calls that start from now on.
     pub(crate) async fn until(&self, what: &str, holds: impl Fn(&[&CallRecord]) -> bool) {
-        let (since, first) = (self.now(), self.told.lock().unwrap_or_else(PoisonError::into_inner).len());
+        let (since, first) = (self.now(), self.calls.lock().unwrap_or_else(PoisonError::into_inner).len());
         soon(what, || {
-            let told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
-            let new = || told[first..].iter().filter(|told| told.asked >= since);
+            let calls = self.calls.lock().unwrap_or_else(PoisonError::into_inner);
+            let new = || calls[first..].iter().filter(|call| call.started >= since);
             (0..self.nodes.len())
-                .all(|node| holds(&new().filter(|told| told.node == node).collect::<Vec<_>>()))
+                .all(|node| holds(&new().filter(|call| call.node == node).collect::<Vec<_>>()))
         })
         .await;
     }
 
     /// Waits until the store has denied each key on each node, so that every node knows it to be at its limit.
     pub(crate) async fn until_full(&self, keys: &[u64]) {
-        self.until("the store denies every key on every node", |told| {
-            keys.iter().all(|key| told.iter().any(|told| told.key == *key && told.full))
+        self.until("the store denies every key on every node", |calls| {
+            keys.iter().all(|key| calls.iter().any(|call| call.key == *key && call.full))
         })
         .await;
     }
 
-    /// Waits until each node has given up the server of the key, which does not answer: `callers` may have asked before,
-    /// and so many failures in a row open the breaker.
+    /// Waits until each node has given up the server of the key, which does not answer: calls that started before may
+    /// end first, and several failures in a row open the breaker.
     pub(crate) async fn until_given_up(&self, key: u64) {
-        self.until("every node decides alone", |told| {
-            told.iter().filter(|told| told.key == key && told.source != Source::Store).count() >= 20
+        self.until("every node decides alone", |calls| {
+            calls.iter().filter(|call| call.key == key && call.source != Source::Store).count() >= 20
         })
         .await;
     }
 
     /// Waits until each node has had answers of the store for the key, after all that came before.
     pub(crate) async fn until_by_store(&self, key: u64) {
-        self.until("every node is answered by the store", |told| {
-            told.iter().filter(|told| told.key == key && told.source == Source::Store).count() >= 20
+        self.until("every node is answered by the store", |calls| {
+            calls.iter().filter(|call| call.key == key && call.source == Source::Store).count() >= 20
         })
         .await;
     }
@@ -194,20 +194,20 @@ impl Deployment {
         for failover in &self.nodes {
             failover.leave().await;
         }
-        let mut all = std::mem::take(&mut *self.told.lock().unwrap_or_else(PoisonError::into_inner));
-        all.sort_by_key(|told: &CallRecord| told.answered);
+        let mut all = std::mem::take(&mut *self.calls.lock().unwrap_or_else(PoisonError::into_inner));
+        all.sort_by_key(|call: &CallRecord| call.answered);
         all
     }
 }
 
-async fn ask(keys: &[u64], failover: &Failover, clock: &SystemClock, dice: &mut Dice) -> CallRecord {
-    let key = keys[dice.below(keys.len() as u64) as usize];
-    let cost = if key == 1 { 1 + dice.below(3) } else { 1 };
-    let ask = Checks::one(check(key, cost)).unwrap();
-    let asked = clock.now().get();
-    let readings = failover.admit(std::slice::from_ref(&ask)).await.unwrap();
+async fn send(keys: &[u64], failover: &Failover, clock: &SystemClock, rng: &mut Rng) -> CallRecord {
+    let key = keys[rng.below(keys.len() as u64) as usize];
+    let cost = if key == 1 { 1 + rng.below(3) } else { 1 };
+    let checks = Checks::one(check(key, cost)).unwrap();
+    let started = clock.now().get();
+    let batch_verdicts = failover.admit(std::slice::from_ref(&checks)).await.unwrap();
     let answered = clock.now().get();
-    let (reading, verdict) = (&readings[0], readings[0].verdicts[0]);
+    let (verdicts, verdict) = (&batch_verdicts[0], batch_verdicts[0].verdicts[0]);
     CallRecord {
         node: 0,
         key,
@@ -215,60 +215,60 @@ async fn ask(keys: &[u64], failover: &Failover, clock: &SystemClock, dice: &mut 
         at: verdict.entry.at.get(),
         // A single check that is allowed and not charged was not evaluated at all.
         allowed: !verdict.outcome.denies(),
-        source: reading.source,
-        decided_at: reading.at.get(),
-        full: reading.source == Source::Store && verdict.used + cost > verdict.limit,
-        asked,
+        source: verdicts.source,
+        decided_at: verdicts.at.get(),
+        full: verdicts.source == Source::Store && verdict.used + cost > verdict.limit,
+        started,
         answered,
     }
 }
 
 /// The most permits allowed in any window of `window`, by the instants that `at` gives.
-pub(crate) fn peak(told: &[CallRecord], key: u64, window: u64, at: impl Fn(&CallRecord) -> u64) -> u64 {
-    let mut charged: Vec<(u64, u64)> = told
+pub(crate) fn peak(calls: &[CallRecord], key: u64, window: u64, at: impl Fn(&CallRecord) -> u64) -> u64 {
+    let mut charged: Vec<(u64, u64)> = calls
         .iter()
-        .filter(|told| told.allowed && told.key == key)
-        .map(|told| (at(told), told.cost))
+        .filter(|call| call.allowed && call.key == key)
+        .map(|call| (at(call), call.cost))
         .collect();
     charged.sort_unstable();
-    let (mut first, mut held, mut peak) = (0, 0, 0);
+    let (mut first, mut used, mut peak) = (0, 0, 0);
     for (at, cost) in &charged {
-        held += cost;
+        used += cost;
         while charged[first].0 + window <= *at {
-            held -= charged[first].1;
+            used -= charged[first].1;
             first += 1;
         }
-        peak = peak.max(held);
+        peak = peak.max(used);
     }
     peak
 }
 
 /// The most permits in any window of a key as the nodes dated them; of a fixed window, between two turns of it; of a
 /// bucket, the most that was ever missing from it.
-pub(crate) fn worst(told: &[CallRecord], key: u64) -> u64 {
+pub(crate) fn worst(calls: &[CallRecord], key: u64) -> u64 {
     let window = quota(key).window().get();
     match quota(key).algorithm() {
         Algorithm::FixedWindow => {
             let mut windows = std::collections::HashMap::new();
-            for told in told.iter().filter(|told| told.allowed && told.key == key) {
-                *windows.entry(told.at / window).or_insert(0) += told.cost;
+            for call in calls.iter().filter(|call| call.allowed && call.key == key) {
+                *windows.entry(call.at / window).or_insert(0) += call.cost;
             }
             windows.into_values().max().unwrap_or(0)
         }
         Algorithm::TokenBucket { .. } => {
             let mut all: Vec<&CallRecord> =
-                told.iter().filter(|told| told.allowed && told.key == key).collect();
-            all.sort_by_key(|told| told.at);
+                calls.iter().filter(|call| call.allowed && call.key == key).collect();
+            all.sort_by_key(|call| call.at);
             let (mut missing, mut last, mut most) = (0.0f64, 0, 0.0f64);
-            for told in all {
-                let refilled = (told.at - last) as f64 * quota(key).limit() as f64 / window as f64;
-                missing = (missing - refilled).max(0.0) + told.cost as f64;
-                (last, most) = (told.at, most.max(missing));
+            for call in all {
+                let refilled = (call.at - last) as f64 * quota(key).limit() as f64 / window as f64;
+                missing = (missing - refilled).max(0.0) + call.cost as f64;
+                (last, most) = (call.at, most.max(missing));
             }
             // What is missing by less than a millionth is reckoning.
             (most - 1e-6).ceil() as u64
         }
-        _ => peak(told, key, window, |told| told.at),
+        _ => peak(calls, key, window, |call| call.at),
     }
 }
 

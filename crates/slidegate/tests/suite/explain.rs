@@ -11,7 +11,7 @@ const PATTERNS: [&str; 5] = ["/a", "/a/b", "/a*", "x", "*"];
 
 /// Settings of a random rule, as numbers.
 #[derive(Clone, Debug)]
-struct Said {
+struct RuleSpec {
     conditions: Vec<(usize, Vec<usize>)>,
     key: Vec<usize>,
     kind: u8,
@@ -21,13 +21,13 @@ struct Said {
     replaces: Option<usize>,
 }
 
-fn said() -> impl Strategy<Value = Said> {
+fn rule_spec() -> impl Strategy<Value = RuleSpec> {
     let conditions = prop::collection::vec((0..4usize, prop::collection::vec(0..5usize, 1..3)), 0..3);
     let key = prop::sample::subsequence(vec![0, 1, 2, 3], 0..3);
     let replaces = prop::option::weighted(0.3, 0..8usize);
     let group = prop::option::weighted(0.4, 0..2u8);
     (conditions, key, 0..8u8, 0..6u8, group, prop::bool::weighted(0.2), replaces).prop_map(
-        |(conditions, key, kind, mode, group, only, replaces)| Said {
+        |(conditions, key, kind, mode, group, only, replaces)| RuleSpec {
             conditions,
             key,
             kind,
@@ -39,29 +39,29 @@ fn said() -> impl Strategy<Value = Said> {
     )
 }
 
-fn rule(said: &Said, number: usize, of: usize) -> Rule {
+fn rule(spec: &RuleSpec, number: usize, of: usize) -> Rule {
     let name = format!("r{number}");
-    let mut rule = match said.kind {
+    let mut rule = match spec.kind {
         0 => Rule::unlimited(&name).unwrap(),
         1 => Rule::blocked(&name).unwrap(),
         _ => Rule::new(&name, Quota::new(5, Duration::from_secs(1)).unwrap()).unwrap(),
     };
-    for (attribute, patterns) in &said.conditions {
+    for (attribute, patterns) in &spec.conditions {
         rule = rule.when(NAMES[*attribute], patterns.iter().map(|i| PATTERNS[*i])).unwrap();
     }
-    rule = rule.per(said.key.iter().map(|i| NAMES[*i])).unwrap();
-    rule = rule.mode(match said.mode {
+    rule = rule.per(spec.key.iter().map(|i| NAMES[*i])).unwrap();
+    rule = rule.mode(match spec.mode {
         0 => Mode::Off,
         1 => Mode::Shadow,
         _ => Mode::Enforce,
     });
-    if let Some(group) = said.group {
+    if let Some(group) = spec.group {
         rule = rule.group(&format!("g{group}")).unwrap();
     }
-    if said.only {
+    if spec.only {
         rule = rule.only();
     }
-    if let Some(other) = said.replaces.map(|other| other % of).filter(|other| *other != number) {
+    if let Some(other) = spec.replaces.map(|other| other % of).filter(|other| *other != number) {
         rule = rule.replaces([format!("r{other}").as_str()]).unwrap();
     }
     rule
@@ -73,24 +73,24 @@ proptest! {
     /// Explained checks are the checks of a decision, and rules that are explained as missed are not checked.
     #[test]
     fn explanation_agrees_with_the_checks(
-        all in prop::collection::vec(said(), 0..8),
+        all in prop::collection::vec(rule_spec(), 0..8),
         values in prop::collection::vec(prop::option::weighted(0.6, 0..4usize), 4),
     ) {
         let of = all.len();
-        let rules = Rules::new(all.iter().enumerate().map(|(n, said)| rule(said, n, of))).unwrap();
+        let rules = Rules::new(all.iter().enumerate().map(|(n, spec)| rule(spec, n, of))).unwrap();
         let attributes = NAMES.iter().zip(&values).filter_map(|(name, value)| Some((*name, VALUES[(*value)?])));
         let request = Request::new(attributes);
-        let asked = rules.checks_for(&request).unwrap();
+        let request_checks = rules.checks_for(&request).unwrap();
         let explained = rules.explain(&request).unwrap();
         prop_assert_eq!(explained.len(), of);
-        let mut checks = asked.as_slice().iter();
+        let mut checks = request_checks.as_slice().iter();
         for explanation in &explained {
             let applies = match &explanation.rule_match {
                 RuleMatch::Checked(check) => {
-                    let asked = checks.next().unwrap();
+                    let expected = checks.next().unwrap();
                     prop_assert_eq!(
                         (&check.key, check.quota, check.cost, check.enforced, check.rule),
-                        (&asked.key, asked.quota, asked.cost, asked.enforced, asked.rule)
+                        (&expected.key, expected.quota, expected.cost, expected.enforced, expected.rule)
                     );
                     true
                 }
@@ -103,13 +103,13 @@ proptest! {
                 RuleMatch::Unlimited | RuleMatch::Preceded { .. } | RuleMatch::Replaced { .. } => true,
                 RuleMatch::Missed(_) => false,
             };
-            // A rule alone is asked for exactly if it applies by itself.
-            let said = &all[explained.iter().position(|other| std::ptr::eq(other, explanation)).unwrap()];
-            let limited = Said { kind: 2, group: None, replaces: None, ..said.clone() };
+            // A single rule is checked exactly if it applies by itself.
+            let spec = &all[explained.iter().position(|other| std::ptr::eq(other, explanation)).unwrap()];
+            let limited = RuleSpec { kind: 2, group: None, replaces: None, ..spec.clone() };
             let alone = Rules::new([rule(&limited, 0, 1)]).unwrap().checks_for(&request).unwrap();
             prop_assert_eq!(applies, !alone.as_slice().is_empty(), "{:?}", explanation);
         }
-        prop_assert!(checks.next().is_none(), "everything that is asked is told");
+        prop_assert!(checks.next().is_none(), "every check is explained");
     }
 }
 
@@ -130,13 +130,13 @@ rules:
 fn every_mismatch_reason_has_a_text() {
     let rules = Rules::from_yaml(RULES).unwrap();
     let request = Request::new([("api", "/x"), ("user", "bob")]);
-    let told: Vec<(&str, String)> = rules
+    let texts: Vec<(&str, String)> = rules
         .explain(&request)
         .unwrap()
         .into_iter()
         .map(|explanation| {
             let text = match explanation.rule_match {
-                RuleMatch::Checked(check) => format!("asks {}", check.key),
+                RuleMatch::Checked(check) => format!("checks {}", check.key),
                 RuleMatch::Unlimited => "unlimited".to_owned(),
                 RuleMatch::Blocked => "blocked".to_owned(),
                 RuleMatch::Missed(miss) => miss.to_string(),
@@ -157,7 +157,7 @@ fn every_mismatch_reason_has_a_text() {
         ("closed", "blocked"),
         ("last", "replaced by staff"),
     ];
-    assert_eq!(told, expected.map(|(rule, text)| (rule, text.to_owned())));
+    assert_eq!(texts, expected.map(|(rule, text)| (rule, text.to_owned())));
 }
 
 #[test]

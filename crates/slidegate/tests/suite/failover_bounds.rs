@@ -24,16 +24,16 @@ fn check(n: u64) -> Check {
     Check { on_error: Some(OnError::Local), ..Check::new(key, Quota::per_hour(LIMIT).unwrap(), 1) }
 }
 
-async fn ask(failover: &Failover, n: u64) -> (Source, bool) {
-    let reading = failover.admit(&[Checks::one(check(n)).unwrap()]).await.unwrap().remove(0);
-    (reading.source, reading.verdicts[0].outcome == Outcome::Charged)
+async fn send(failover: &Failover, n: u64) -> (Source, bool) {
+    let verdicts = failover.admit(&[Checks::one(check(n)).unwrap()]).await.unwrap().remove(0);
+    (verdicts.source, verdicts.verdicts[0].outcome == Outcome::Charged)
 }
 
 /// Calls up to `times` times, asserts that `source` decided all, and returns the number of admissions.
 async fn admit(failover: &Failover, times: u64, source: Source) -> u64 {
     let mut admitted = 0;
     for _ in 0..times {
-        let (by, allowed) = ask(failover, 0).await;
+        let (by, allowed) = send(failover, 0).await;
         assert_eq!(by, source);
         admitted += u64::from(allowed);
     }
@@ -172,7 +172,7 @@ async fn dead_shard_affects_only_its_own_keys() {
     let failover =
         Failover::new(store, FailoverOptions { deadline: ms(500), ..FailoverOptions::default() }).unwrap();
     for n in 0..40 {
-        assert_eq!(ask(&failover, n).await, (Source::Store, true));
+        assert_eq!(send(&failover, n).await, (Source::Store, true));
     }
     let living = |n: u64| {
         let name = format!("sg:{{{}}}", check(n).key);
@@ -184,8 +184,8 @@ async fn dead_shard_affects_only_its_own_keys() {
     for (n, living) in (0..).zip(living) {
         let expected = if living { Source::Store } else { Source::Local };
         for _ in 1..LIMIT {
-            assert_eq!(ask(&failover, n).await, (expected, true));
+            assert_eq!(send(&failover, n).await, (expected, true));
         }
-        assert_eq!(ask(&failover, n).await, (expected, false), "over by nothing");
+        assert_eq!(send(&failover, n).await, (expected, false), "over by nothing");
     }
 }

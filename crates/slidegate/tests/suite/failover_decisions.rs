@@ -17,7 +17,7 @@ fn check(name: &str, limit: u64, on_error: OnError) -> Check {
     Check { on_error: Some(on_error), ..Check::new(Key::new(name, [("n", "1")]), quota, 1) }
 }
 
-async fn ask(failover: &slidegate::Failover, check: Check) -> Verdicts {
+async fn admit(failover: &slidegate::Failover, check: Check) -> Verdicts {
     failover.admit(&[Checks::one(check).unwrap()]).await.unwrap().remove(0)
 }
 
@@ -49,11 +49,11 @@ async fn policies_hold_if_the_server_was_never_reachable() {
                 (OnError::Open, Source::FailOpen),
                 (OnError::Closed, Source::FailClosed),
             ] {
-                let asked = clock.now().get();
-                let reading = ask(&failover, check(source.as_str(), 10, on_error)).await;
-                taken.push((asked, clock.now().get()));
-                assert_eq!(reading.source, source);
-                match reading.verdicts[0].outcome {
+                let started = clock.now().get();
+                let verdicts = admit(&failover, check(source.as_str(), 10, on_error)).await;
+                taken.push((started, clock.now().get()));
+                assert_eq!(verdicts.source, source);
+                match verdicts.verdicts[0].outcome {
                     Outcome::Charged => admitted += 1,
                     outcome if on_error == OnError::Local => {
                         assert_eq!((outcome, n >= 10), (Outcome::Denied, true))
@@ -71,7 +71,7 @@ async fn policies_hold_if_the_server_was_never_reachable() {
     // The server learns of the admissions when it is reachable.
     let failover = failover(&format!("redis://127.0.0.1:{port}"), FailoverOptions::default());
     for _ in 0..7 {
-        assert_eq!(ask(&failover, check("late", 10, OnError::Local)).await.source, Source::Local);
+        assert_eq!(admit(&failover, check("late", 10, OnError::Local)).await.source, Source::Local);
     }
     given_up(&failover, 1).await;
     let _server = tokio::task::spawn_blocking(move || RedisServer::at(Flavour::Redis7, port)).await.unwrap();
@@ -96,12 +96,12 @@ async fn late_reply_is_corrected() {
         let store = slidegate::RedisStore::with_options(&redis).unwrap();
         let failover = slidegate::Failover::new(store, FailoverOptions { heartbeat, ..options }).unwrap();
         for on_error in [OnError::Local, OnError::Closed, OnError::Open] {
-            let reading = ask(&failover, check(&format!("{on_error:?}"), 100, on_error)).await;
-            assert_eq!(reading.source, Source::Store);
+            let verdicts = admit(&failover, check(&format!("{on_error:?}"), 100, on_error)).await;
+            assert_eq!(verdicts.source, Source::Store);
         }
         // There and back takes longer than the deadline, and less than a connection waits.
         proxy.set(Fault::Delay(ms(1_300)));
-        let mut asking = Vec::new();
+        let mut tasks = Vec::new();
         for _ in 0..5 {
             for (on_error, source) in [
                 (OnError::Local, Source::Local),
@@ -109,14 +109,14 @@ async fn late_reply_is_corrected() {
                 (OnError::Open, Source::FailOpen),
             ] {
                 let failover = failover.clone();
-                asking.push(tokio::spawn(async move {
-                    let reading = ask(&failover, check(&format!("{on_error:?}"), 100, on_error)).await;
-                    assert_eq!(reading.source, source);
+                tasks.push(tokio::spawn(async move {
+                    let verdicts = admit(&failover, check(&format!("{on_error:?}"), 100, on_error)).await;
+                    assert_eq!(verdicts.source, source);
                 }));
             }
         }
-        for asked in asking {
-            asked.await.unwrap();
+        for task in tasks {
+            task.await.unwrap();
         }
         assert_eq!(failover.stats().late, 15);
         proxy.set(Fault::None);
@@ -131,10 +131,10 @@ async fn late_reply_is_corrected() {
         };
         // An open rule counts what the server could count.
         let expected = [6, 1, 6];
-        later("what was told is what is counted", async || counts().await == expected).await;
+        later("the store counts the admissions that callers got", async || counts().await == expected).await;
         // It stays so when the failover next writes what it decided without the server: here, one more.
         proxy.set(Fault::Reset);
-        assert_eq!(ask(&failover, check("marker", 100, OnError::Local)).await.source, Source::Local);
+        assert_eq!(admit(&failover, check("marker", 100, OnError::Local)).await.source, Source::Local);
         proxy.set(Fault::None);
         let marker = check("marker", 100, OnError::Local).key;
         later("the marker is written", async || {
@@ -156,9 +156,9 @@ async fn local_reservation_is_settled() {
     for check in ways() {
         let mut entries = Vec::new();
         for _ in 0..3 {
-            let reading = ask(&failover, Check { cost: 10, ..check.clone() }).await;
-            assert_eq!(reading.source, Source::Local);
-            entries.push(reading.verdicts[0].entry);
+            let verdicts = admit(&failover, Check { cost: 10, ..check.clone() }).await;
+            assert_eq!(verdicts.source, Source::Local);
+            entries.push(verdicts.verdicts[0].entry);
         }
         reserved.push((check.key, entries));
     }
@@ -192,9 +192,10 @@ async fn reservation_with_id_is_settled_in_the_store() {
     let failover = failover(&server.url(), options);
     for check in ways() {
         for n in 0..20 {
-            let ask = Checks::one(check.clone()).unwrap().with_id(RequestId::new(&format!("r{n}")).unwrap());
-            let reading = failover.admit(&[ask]).await.unwrap().remove(0);
-            let entry = reading.verdicts[0].entry;
+            let checks =
+                Checks::one(check.clone()).unwrap().with_id(RequestId::new(&format!("r{n}")).unwrap());
+            let verdicts = failover.admit(&[checks]).await.unwrap().remove(0);
+            let entry = verdicts.verdicts[0].entry;
             let settlement = [Settlement::refund(check.key.clone(), entry)];
             assert_eq!(failover.settle(&settlement).await.unwrap().settled, [Settled::Done], "{entry:?}");
             // A bucket that is full again has forgotten it.
@@ -246,7 +247,7 @@ async fn share_grows_when_a_node_leaves() {
     server.kill();
     given_up(&one, 1).await;
     let mut admitted = 0;
-    while ask(&one, check("share", 10, OnError::Local)).await.verdicts[0].outcome == Outcome::Charged {
+    while admit(&one, check("share", 10, OnError::Local)).await.verdicts[0].outcome == Outcome::Charged {
         admitted += 1;
     }
     assert_eq!(admitted, 10, "all of the limit");
@@ -279,13 +280,13 @@ async fn batch_waits_for_one_deadline() {
     let watchdog = Watchdog::start(&clock);
     let batch: Vec<Checks> =
         (0..40).map(|_| Checks::one(check("batch", 1_000, OnError::Local)).unwrap()).collect();
-    let asked = clock.now().get();
-    let readings = one.admit(&batch).await.unwrap();
+    let started = clock.now().get();
+    let batch_verdicts = one.admit(&batch).await.unwrap();
     let answered = clock.now().get();
     watchdog.catch_up().await;
-    let took = watchdog.between(asked, answered);
+    let took = watchdog.between(started, answered);
     eprintln!("a batch of 40 that the server does not answer: {took:?} without stalls");
-    assert!(readings.iter().all(|reading| reading.source == Source::Local));
+    assert!(batch_verdicts.iter().all(|verdicts| verdicts.source == Source::Local));
     assert!(took <= options.deadline + ms(10));
     proxy.set(Fault::None);
 }

@@ -74,10 +74,10 @@ struct Seen {
 }
 
 impl Seen {
-    /// Returns true if the breaker was open all the time from an ask to its answer.
-    fn was_open(&self, told: &CallRecord) -> bool {
-        let place = self.open.partition_point(|(_, end)| *end < told.answered);
-        told.node == 0 && self.open.get(place).is_some_and(|(start, _)| *start <= told.asked)
+    /// Returns true if the breaker was open all the time from the start of a call to its end.
+    fn was_open(&self, call: &CallRecord) -> bool {
+        let place = self.open.partition_point(|(_, end)| *end < call.answered);
+        call.node == 0 && self.open.get(place).is_some_and(|(start, _)| *start <= call.started)
     }
 }
 
@@ -114,7 +114,8 @@ async fn fails(fault: Fault, lasts: Duration) {
     let redis = RedisOptions::new(proxy.url());
     // More callers on each node than may be in flight.
     let deployment =
-        Deployment::asking(&[0, 1, 2, 3, 4, OPEN, CLOSED], NODES, 40, ms(25), &redis, &options).await;
+        Deployment::start_with_keys(&[0, 1, 2, 3, 4, OPEN, CLOSED], NODES, 40, ms(25), &redis, &options)
+            .await;
     let watchdog = Arc::clone(&deployment.watchdog);
     deployment.until_full(&ALL).await;
     let (seen, stop) = (Arc::<Mutex<Seen>>::default(), Arc::<AtomicBool>::default());
@@ -134,19 +135,19 @@ async fn fails(fault: Fault, lasts: Duration) {
     deployment.until_by_store(0).await;
     deployment.until_full(&ALL).await;
     let stats = deployment.nodes[0].stats();
-    let told = deployment.stop().await;
+    let calls = deployment.stop().await;
 
     let seen = std::mem::take(&mut *seen.lock().unwrap());
-    let during = |told: &&CallRecord| told.asked >= gone && told.answered < until;
-    let latency = watchdog.latency(told.iter().filter(during));
-    let quick = watchdog.latency(told.iter().filter(|told| seen.was_open(told)));
+    let during = |call: &&CallRecord| call.started >= gone && call.answered < until;
+    let latency = watchdog.latency(calls.iter().filter(during));
+    let quick = watchdog.latency(calls.iter().filter(|call| seen.was_open(call)));
     // Of the second half over the first, which has filled what is filled once.
     let (first, second) = seen.resident.split_at(seen.resident.len() / 2);
     let (before, after) = (*first.iter().max().unwrap(), *second.iter().max().unwrap());
     // Without what the callers themselves remember.
-    let remembered = (told.len() * size_of::<CallRecord>()) as u64;
+    let remembered = (calls.len() * size_of::<CallRecord>()) as u64;
     let growth = after.saturating_sub(before).saturating_sub(remembered);
-    let disobeyed: Vec<&CallRecord> = told.iter().filter(|told| !obeys(told)).collect();
+    let disobeyed: Vec<&CallRecord> = calls.iter().filter(|call| !obeys(call)).collect();
     let what = format!("{fault:?}");
     eprintln!(
         "{what} for {lasts:?}: {latency}; breaker open: {quick}; at most {} of {CAP} in flight, {} overloaded, {} late;          resident {} KiB, grown by {} KiB; {} against their policy; {} outages",
@@ -165,7 +166,7 @@ async fn fails(fault: Fault, lasts: Duration) {
     assert!(quick.answers > 0 && quick.median < ms(1), "{quick}");
     // There are more callers than calls in flight, so a node that returns may decide alone once more.
     let outages = [Outage { gone, until, back, given_up: false }];
-    Run { told: &told, nodes: NODES, deadline: options.deadline, in_flight: CAP as u64, outages: &outages }
+    Run { calls: &calls, nodes: NODES, deadline: options.deadline, in_flight: CAP as u64, outages: &outages }
         .assert_bounds(&what, &ALL);
 }
 
@@ -187,13 +188,13 @@ async fn script_flush_is_no_outage() {
             (server, flushed)
         }
     });
-    deployment.until("1,000 decisions on each node", |told| told.len() >= 1_000).await;
+    deployment.until("1,000 decisions on each node", |calls| calls.len() >= 1_000).await;
     stop.store(true, Ordering::Relaxed);
     let (_server, flushed) = flushing.await.unwrap();
-    let told = deployment.stop().await;
-    let others = told.iter().filter(|told| told.source != Source::Store).count();
-    eprintln!("scripts flushed {flushed} times: {} decisions, {others} not by the store", told.len());
-    assert_eq!((others, over(&told, &ALL)), (0, vec![]));
+    let calls = deployment.stop().await;
+    let others = calls.iter().filter(|call| call.source != Source::Store).count();
+    eprintln!("scripts flushed {flushed} times: {} decisions, {others} not by the store", calls.len());
+    assert_eq!((others, over(&calls, &ALL)), (0, vec![]));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -218,14 +219,14 @@ async fn clock_set_back_stays_bounded() {
     deployment.until_given_up(0).await;
     proxy.set(Fault::None);
     deployment.until_by_store(0).await;
-    let told = deployment.stop().await;
+    let calls = deployment.stop().await;
     let allowed =
-        |after: bool| told.iter().filter(|told| told.allowed && (told.asked > stepped) == after).count();
-    let local = told.iter().filter(|told| told.source == Source::Local).count();
-    let over = over(&told, &ALL);
+        |after: bool| calls.iter().filter(|call| call.allowed && (call.started > stepped) == after).count();
+    let local = calls.iter().filter(|call| call.source == Source::Local).count();
+    let over = over(&calls, &ALL);
     eprintln!(
         "a clock set back by 30 s: {} answers, {local} of them local; {} allowed before, {} after; windows over {over:?}",
-        told.len(),
+        calls.len(),
         allowed(false),
         allowed(true),
     );
@@ -239,8 +240,8 @@ async fn clock_set_ahead_expires_entries_early() {
     let server = time.stopped();
     let store = RedisStore::new(&server.url()).unwrap();
     let check = Check::new(Key::new("ahead", []), Quota::per_minute(10).unwrap(), 1);
-    let ask = [Checks::one(check).unwrap()];
-    let admit = async || store.admit(&ask).await.unwrap().remove(0).verdicts[0];
+    let batch = [Checks::one(check).unwrap()];
+    let admit = async || store.admit(&batch).await.unwrap().remove(0).verdicts[0];
     for _ in 0..10 {
         assert_eq!(admit().await.outcome, Outcome::Charged);
     }

@@ -18,22 +18,22 @@ pub(crate) fn number(name: &str, usual: u64) -> u64 {
 }
 
 /// Returns true if the policy of the rule permits the answer: a decision of the store, or the answer for an outage.
-pub(crate) fn obeys(told: &CallRecord) -> bool {
-    match (told.key, told.source) {
+pub(crate) fn obeys(call: &CallRecord) -> bool {
+    match (call.key, call.source) {
         (_, Source::Store) => true,
-        (OPEN, source) => source == Source::FailOpen && told.allowed,
-        (CLOSED, source) => source == Source::FailClosed && !told.allowed,
+        (OPEN, source) => source == Source::FailOpen && call.allowed,
+        (CLOSED, source) => source == Source::FailClosed && !call.allowed,
         (_, source) => source == Source::Local,
     }
 }
 
 /// Returns, for each node, the time of the first answer of the store to a call after `since`.
-pub(crate) fn first_by_store(told: &[CallRecord], nodes: usize, since: u64, key: Option<u64>) -> Vec<u64> {
-    let by_store = |told: &&CallRecord| {
-        told.source == Source::Store && told.asked >= since && key.is_none_or(|key| told.key == key)
+pub(crate) fn first_by_store(calls: &[CallRecord], nodes: usize, since: u64, key: Option<u64>) -> Vec<u64> {
+    let by_store = |call: &&CallRecord| {
+        call.source == Source::Store && call.started >= since && key.is_none_or(|key| call.key == key)
     };
-    let first = |node| told.iter().filter(by_store).find(|told| told.node == node);
-    (0..nodes).map(|node| first(node).map_or(u64::MAX, |told| told.answered)).collect()
+    let first = |node| calls.iter().filter(by_store).find(|call| call.node == node);
+    (0..nodes).map(|node| first(node).map_or(u64::MAX, |call| call.answered)).collect()
 }
 
 #[tokio::test]
@@ -46,7 +46,7 @@ async fn repeated_kills_under_load_stay_bounded() {
         FailoverOptions { heartbeat: ms(500), write_back: ms(20_000), ..FailoverOptions::default() };
     let redis = RedisOptions::new(server.url());
     let deployment =
-        Deployment::asking(&[0, 1, 2, 3, 4, OPEN, CLOSED], NODES, 3, ms(6), &redis, &options).await;
+        Deployment::start_with_keys(&[0, 1, 2, 3, 4, OPEN, CLOSED], NODES, 3, ms(6), &redis, &options).await;
     let watchdog = Arc::clone(&deployment.watchdog);
     let blocking = |what: fn(&RedisServer)| {
         let server = Arc::clone(&server);
@@ -59,7 +59,7 @@ async fn repeated_kills_under_load_stay_bounded() {
         let gone = deployment.now();
         deployment.until_given_up(0).await;
         let answers = [40, 200, 400][kill as usize % 3];
-        deployment.until("every node answers without the store", |told| told.len() >= answers).await;
+        deployment.until("every node answers without the store", |calls| calls.len() >= answers).await;
         let until = deployment.now();
         blocking(RedisServer::restart).await;
         outages.push(Outage { gone, until, back: deployment.now(), given_up: true });
@@ -68,18 +68,18 @@ async fn repeated_kills_under_load_stay_bounded() {
     // What was lost would be admitted again before the store denies.
     deployment.until_full(&LOCAL).await;
     let servers: Vec<_> = deployment.nodes.iter().flat_map(|failover| failover.stats().servers).collect();
-    let told = deployment.stop().await;
+    let calls = deployment.stop().await;
 
-    let latency = watchdog.latency(told.iter());
-    let disobeyed: Vec<&CallRecord> = told.iter().filter(|told| !obeys(told)).collect();
+    let latency = watchdog.latency(calls.iter());
+    let disobeyed: Vec<&CallRecord> = calls.iter().filter(|call| !obeys(call)).collect();
     let mut away = 0;
     let mut slowest = Duration::ZERO;
     for Outage { gone, until, back, .. } in &outages {
-        for told in told.iter().filter(|told| told.asked >= *gone && told.answered < *until) {
-            assert_ne!(told.source, Source::Store, "{told:?}");
+        for call in calls.iter().filter(|call| call.started >= *gone && call.answered < *until) {
+            assert_ne!(call.source, Source::Store, "{call:?}");
             away += 1;
         }
-        for first in first_by_store(&told, NODES, *back, None) {
+        for first in first_by_store(&calls, NODES, *back, None) {
             slowest = slowest.max(watchdog.between(*back, first));
         }
     }
@@ -93,6 +93,6 @@ async fn repeated_kills_under_load_stay_bounded() {
     assert!(latency.corrected <= options.deadline + ms(10), "{latency}");
     assert!(slowest <= ms(2_000), "{slowest:?}");
     let deadline = options.deadline;
-    Run { told: &told, nodes: NODES, deadline, in_flight: 3, outages: &outages }
+    Run { calls: &calls, nodes: NODES, deadline, in_flight: 3, outages: &outages }
         .assert_bounds("kills", &LOCAL);
 }

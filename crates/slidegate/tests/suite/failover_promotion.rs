@@ -110,7 +110,7 @@ fn promote(pair: &impl Pair, primary: u16, key: &Key) -> BTreeSet<u64> {
 
 /// Result of a run.
 struct Run {
-    told: Vec<CallRecord>,
+    calls: Vec<CallRecord>,
     outages: Vec<Outage>,
     /// Key on the primary that dies, and the permits of it that were lost.
     key: u64,
@@ -122,15 +122,15 @@ struct Run {
 
 impl Run {
     fn over(&self) -> u64 {
-        worst(&self.told, self.key).saturating_sub(quota(self.key).limit())
+        worst(&self.calls, self.key).saturating_sub(quota(self.key).limit())
     }
 
     fn print(&self, what: &str) {
-        let count = |source| self.told.iter().filter(|told| told.source == source).count();
+        let count = |source| self.calls.iter().filter(|call| call.source == source).count();
         eprintln!(
             "{what}: {} answers, {} by the store, {} local, {} denied without it; {} permits lost, over by {} of {}; \
              slowest return after the promotion {:?}; excess {}",
-            self.told.len(),
+            self.calls.len(),
             count(Source::Store),
             count(Source::Local),
             count(Source::FailClosed),
@@ -145,23 +145,23 @@ impl Run {
 
 const NODES: usize = 2;
 
-/// Two nodes ask for `keys` while the primary of the last of them dies, some times.
+/// Two nodes decide on `keys` while the primary of the last key dies `times` times.
 async fn fail_over(pair: impl Pair, keys: &'static [u64], options: &FailoverOptions, times: u64) -> Run {
     let (pair, key) = (Arc::new(pair), *keys.last().unwrap());
-    let deployment = Deployment::asking(keys, NODES, 3, ms(8), &pair.redis(), options).await;
+    let deployment = Deployment::start_with_keys(keys, NODES, 3, ms(8), &pair.redis(), options).await;
     let watchdog = Arc::clone(&deployment.watchdog);
     let on_pair = |what: Box<dyn FnOnce(&_) + Send>| {
         let pair = Arc::clone(&pair);
         blocking(move || what(&*pair))
     };
     let admitted = |permits: usize| {
-        deployment.until("every node is admitted by the primary", move |told| {
+        deployment.until("every node is admitted by the primary", move |calls| {
             let by_store =
-                |told: &&&CallRecord| told.key == key && told.allowed && told.source == Source::Store;
-            told.iter().filter(by_store).count() >= permits
+                |call: &&&CallRecord| call.key == key && call.allowed && call.source == Source::Store;
+            calls.iter().filter(by_store).count() >= permits
         })
     };
-    let (mut outages, mut kept) = (Vec::new(), Vec::new());
+    let (mut outages, mut replicated) = (Vec::new(), Vec::new());
     for time in 0..times {
         admitted(30).await;
         let there = Arc::clone(&pair);
@@ -174,7 +174,7 @@ async fn fail_over(pair: impl Pair, keys: &'static [u64], options: &FailoverOpti
         deployment.until_given_up(key).await;
         let until = deployment.now();
         let there = Arc::clone(&pair);
-        kept.push(blocking(move || promote(&*there, primary, &name(key))).await);
+        replicated.push(blocking(move || promote(&*there, primary, &name(key))).await);
         outages.push(Outage { gone, until, back: deployment.now(), given_up: true });
         deployment.until_by_store(key).await;
         // What was lost would be admitted again before the store denies.
@@ -185,21 +185,21 @@ async fn fail_over(pair: impl Pair, keys: &'static [u64], options: &FailoverOpti
         }
     }
     let servers: Vec<_> = deployment.nodes.iter().flat_map(|failover| failover.stats().servers).collect();
-    let told = deployment.stop().await;
+    let calls = deployment.stop().await;
     let (mut lost, mut slowest) = (0, Duration::ZERO);
-    for (Outage { back: promoted, .. }, had) in outages.iter().zip(&kept) {
+    for (Outage { back: promoted, .. }, had) in outages.iter().zip(&replicated) {
         let window = quota(key).window().get();
-        let counts = |told: &&CallRecord| {
-            let by_store = told.key == key && told.allowed && told.source == Source::Store;
-            by_store && told.answered < *promoted && told.at + window > *promoted
+        let counts = |call: &&CallRecord| {
+            let by_store = call.key == key && call.allowed && call.source == Source::Store;
+            by_store && call.answered < *promoted && call.at + window > *promoted
         };
-        let died = told.iter().filter(counts).filter(|told| !had.contains(&told.at));
-        lost += died.map(|told| told.cost).sum::<u64>();
-        for first in first_by_store(&told, NODES, *promoted, Some(key)) {
+        let died = calls.iter().filter(counts).filter(|call| !had.contains(&call.at));
+        lost += died.map(|call| call.cost).sum::<u64>();
+        for first in first_by_store(&calls, NODES, *promoted, Some(key)) {
             slowest = slowest.max(watchdog.between(*promoted, first));
         }
     }
-    Run { told, outages, key, lost, slowest, excess: servers.iter().map(|server| server.excess).sum() }
+    Run { calls, outages, key, lost, slowest, excess: servers.iter().map(|server| server.excess).sum() }
 }
 
 async fn blocking<T: Send + 'static>(what: impl FnOnce() -> T + Send + 'static) -> T {
@@ -215,7 +215,7 @@ fn options() -> FailoverOptions {
 fn assert_exact(what: &str, run: &Run) {
     assert!(run.lost > 0);
     let of = |outages| fault_bounds::Run {
-        told: &run.told,
+        calls: &run.calls,
         nodes: NODES,
         deadline: options().deadline,
         in_flight: 3,
@@ -231,7 +231,7 @@ async fn cluster_replica_without_last_writes_takes_over() {
     let cluster = blocking(Cluster::start).await;
     let times = number("FAILOVER_PROMOTIONS", 1);
     let run = fail_over(cluster, &[0, 1, 2, LONG, LONG], &options(), times).await;
-    run.print("cluster, with the mirror");
+    run.print("cluster, with the journal");
     assert_exact("cluster", &run);
 }
 
@@ -239,7 +239,7 @@ async fn cluster_replica_without_last_writes_takes_over() {
 async fn sentinel_replica_without_last_writes_takes_over() {
     let sentinels = blocking(Sentinels::start).await;
     let run = fail_over(sentinels, &[0, 1, 2, LONG, LONG], &options(), 1).await;
-    run.print("sentinels, with the mirror");
+    run.print("sentinels, with the journal");
     assert_exact("sentinels", &run);
 }
 
@@ -249,7 +249,7 @@ async fn without_journal_lost_writes_are_admitted_again() {
     let cluster = blocking(Cluster::start).await;
     let options = FailoverOptions { journal: 0, ..options() };
     let run = fail_over(cluster, &[LONG_CLOSED], &options, 1).await;
-    run.print("cluster, without the mirror");
+    run.print("cluster, without the journal");
     assert!(run.lost > 0 && run.over() > 0);
     assert!(run.over() <= run.lost);
 }

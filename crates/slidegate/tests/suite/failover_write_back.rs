@@ -52,9 +52,9 @@ async fn admit(failover: &Failover, times: u64) -> Source {
     for n in 0..times {
         for check in ways() {
             let check = Check { cost: if n * 2 < times { 1 } else { 3 }, ..check };
-            let reading = failover.admit(&[Checks::one(check).unwrap()]).await.unwrap().remove(0);
-            assert_eq!(reading.verdicts[0].outcome, Outcome::Charged);
-            source = source.max(reading.source);
+            let verdicts = failover.admit(&[Checks::one(check).unwrap()]).await.unwrap().remove(0);
+            assert_eq!(verdicts.verdicts[0].outcome, Outcome::Charged);
+            source = source.max(verdicts.source);
         }
     }
     source
@@ -68,7 +68,7 @@ pub(crate) async fn given_up(failover: &Failover, outages: u64) {
 }
 
 pub(crate) async fn back(failover: &Failover, outages: u64) {
-    soon("the failover asks the server again", || {
+    soon("the failover calls the server again", || {
         failover.stats().servers.iter().all(|server| server.outages >= outages && server.direct)
     })
     .await;
@@ -111,7 +111,7 @@ async fn comes_back(name: &str, server: RedisServer) {
     restarted(&server).await;
     back(&failover, 4).await;
     let mut last = used(&failover).await;
-    // Not yet: what is decided here may be dated in the next slice, which a server that kept it is given again.
+    // Not yet: a local decision may be dated in the next slice, which is written again to a server that kept it.
     let sliced = last.remove(2);
     assert!(sliced == 120 || sliced == 140, "{name}: {sliced}");
     assert_eq!(last, [120; 5], "{name}");
@@ -145,16 +145,16 @@ async fn held_permits_are_written_back() {
         failover(&server.url(), FailoverOptions { deadline: ms(2_000), ..FailoverOptions::default() });
     let quota = Quota::per_hour(3).unwrap().with_algorithm(Algorithm::Concurrency).unwrap();
     let key = Key::new("held", []);
-    let ask =
+    let checks =
         Checks::one(Check { on_error: Some(OnError::Local), ..Check::new(key.clone(), quota, 1) }).unwrap();
-    let admit = async || failover.admit(std::slice::from_ref(&ask)).await.unwrap().remove(0).verdicts[0];
+    let admit = async || failover.admit(std::slice::from_ref(&checks)).await.unwrap().remove(0).verdicts[0];
     let correct = async |entry, correction| {
         let settlement = Settlement { key: key.clone(), entry, correction };
         failover.settle(&[settlement]).await.unwrap().settled[0]
     };
     let instants = async || {
-        let held = failover.inspect(&key).await.unwrap().unwrap();
-        held.entries.iter().map(|entry| entry.at).collect::<Vec<_>>()
+        let inspection = failover.inspect(&key).await.unwrap().unwrap();
+        inspection.entries.iter().map(|entry| entry.at).collect::<Vec<_>>()
     };
     let (extended, plain) = (admit().await.entry, admit().await.entry);
     assert_eq!(correct(extended, Correction::Extend).await, Settled::Done);

@@ -28,7 +28,7 @@ pub(crate) struct Outage {
 
 /// Result of a run: the answers, and the conditions under which they were given.
 pub(crate) struct Run<'t> {
-    pub told: &'t [CallRecord],
+    pub calls: &'t [CallRecord],
     pub nodes: usize,
     pub deadline: Duration,
     /// The most calls of one node that may be on their way to the server, of one permit each.
@@ -39,7 +39,7 @@ pub(crate) struct Run<'t> {
 /// Admission, and the instants between which it was made.
 #[derive(Clone, Copy)]
 struct Admission {
-    told: CallRecord,
+    call: CallRecord,
     from: u64,
     to: u64,
     stray: bool,
@@ -49,9 +49,9 @@ struct Admission {
 struct Episode {
     /// The last time that the server decided on the key before it was gone.
     went: u64,
-    /// Until when each node certainly took part: it had not been asked together with the server yet.
+    /// Time until which each node certainly decided alone.
     ends: Vec<u64>,
-    /// Nodes that had already waited in vain when the server went: their share is reckoned from then.
+    /// Nodes that had already waited in vain when the server went: their share is counted from then.
     early: BTreeSet<usize>,
     /// Bound that the table grants to a key below its limit: what a node did not know of, up to its share.
     unknown: u64,
@@ -66,8 +66,8 @@ struct Bound {
     unknown: u64,
     /// Late answers around the turn of a fixed window, which may count in the next one instead.
     late: u64,
-    /// Around an outage, of algorithms that keep sums: what a node writes back after others were already asking may count too little by
-    /// what those have admitted since.
+    /// Error around an outage of algorithms that keep sums: permits that a node writes back late may count too little
+    /// by the permits that other nodes have admitted since.
     sums: u64,
 }
 
@@ -95,7 +95,7 @@ impl Run<'_> {
             let limit = quota(key).capacity();
             if matches!(quota(key).algorithm(), Algorithm::TokenBucket { .. }) {
                 let dated: Vec<CallRecord> =
-                    all.iter().filter(|all| all.from == all.to).map(|all| all.told).collect();
+                    all.iter().filter(|all| all.from == all.to).map(|all| all.call).collect();
                 let most = worst(&dated, key);
                 eprintln!("{what}: key {key}: at most {most} of {limit} missing, {strays} stray");
                 // A stray node fills its part of the bucket from then on, so there is no bound for a window.
@@ -105,7 +105,7 @@ impl Run<'_> {
             }
             let by_callers: Vec<Admission> = all
                 .iter()
-                .map(|all| Admission { from: all.told.asked, to: all.told.answered, ..*all })
+                .map(|all| Admission { from: all.call.started, to: all.call.answered, ..*all })
                 .collect();
             let mut worst: Option<(u64, Bound)> = None;
             for view in [&all, &by_callers] {
@@ -134,69 +134,70 @@ impl Run<'_> {
 
     /// Returns the answers of a node for a key.
     fn of(&self, key: u64, node: usize) -> impl Iterator<Item = &CallRecord> {
-        self.told.iter().filter(move |told| told.key == key && told.node == node)
+        self.calls.iter().filter(move |call| call.key == key && call.node == node)
     }
 
     /// Returns true if the node waited for the store before it decided alone. Then the store may have admitted it, any time since.
-    fn waited(&self, told: &CallRecord) -> bool {
-        told.source != Source::Store && told.answered - told.asked >= micros(self.deadline) * 4 / 5
+    fn waited(&self, call: &CallRecord) -> bool {
+        call.source != Source::Store && call.answered - call.started >= micros(self.deadline) * 4 / 5
     }
 
     fn episode(&self, key: u64, outage: &Outage) -> Episode {
-        let by_store = |told: &&CallRecord| told.source == Source::Store;
-        let decided = self.told.iter().filter(|told| told.key == key).filter(by_store);
+        let by_store = |call: &&CallRecord| call.source == Source::Store;
+        let decided = self.calls.iter().filter(|call| call.key == key).filter(by_store);
         let silent = if outage.given_up { outage.gone } else { outage.until };
-        let went = decided.map(|told| told.decided_at).filter(|at| *at <= silent).max().unwrap_or(0);
+        let went = decided.map(|call| call.decided_at).filter(|at| *at <= silent).max().unwrap_or(0);
         let (window, limit) = (quota(key).window().get(), quota(key).capacity());
         let (mut ends, mut early, mut unknown) = (Vec::new(), BTreeSet::new(), 0);
         for node in 0..self.nodes {
-            let own = || self.told.iter().filter(move |told| told.node == node);
-            let returned = self.of(key, node).filter(by_store).find(|told| told.asked >= outage.back);
-            let again = own().find(|told| told.asked >= outage.back && self.waited(told));
+            let own = || self.calls.iter().filter(move |call| call.node == node);
+            let returned = self.of(key, node).filter(by_store).find(|call| call.started >= outage.back);
+            let again = own().find(|call| call.started >= outage.back && self.waited(call));
             let end =
-                if outage.given_up { returned.map_or(u64::MAX, |told| told.answered) } else { outage.back };
-            ends.push(end.min(again.map_or(u64::MAX, |told| told.asked)));
-            let alone = |told: &&CallRecord| told.source != Source::Store;
-            if let Some(last) = own().filter(alone).rfind(|told| told.answered < went)
-                && !self.of(key, node).filter(by_store).any(|told| {
-                    told.answered > last.answered && told.asked > last.asked && told.decided_at <= went
+                if outage.given_up { returned.map_or(u64::MAX, |call| call.answered) } else { outage.back };
+            ends.push(end.min(again.map_or(u64::MAX, |call| call.started)));
+            let alone = |call: &&CallRecord| call.source != Source::Store;
+            if let Some(last) = own().filter(alone).rfind(|call| call.answered < went)
+                && !self.of(key, node).filter(by_store).any(|call| {
+                    call.answered > last.answered && call.started > last.started && call.decided_at <= went
                 })
             {
                 early.insert(node);
             }
             // The node's own reckoning begins with its first decision without the store.
-            let first = own().filter(alone).find(|told| told.answered >= went);
-            let since = first.map_or(outage.until, |told| told.answered) + CLOCKS;
-            let known: Vec<&CallRecord> =
-                self.of(key, node).filter(by_store).filter(|told| told.decided_at <= went).collect();
-            if known.iter().any(|told| told.full && told.decided_at + window > since) {
+            let first = own().filter(alone).find(|call| call.answered >= went);
+            let since = first.map_or(outage.until, |call| call.answered) + CLOCKS;
+            let answers: Vec<&CallRecord> =
+                self.of(key, node).filter(by_store).filter(|call| call.decided_at <= went).collect();
+            if answers.iter().any(|call| call.full && call.decided_at + window > since) {
                 continue;
             }
-            let last = known.iter().map(|told| told.decided_at).max().unwrap_or(0);
-            let others = self.told.iter().filter(|told| told.key == key && told.node != node && told.allowed);
-            let missed = others.filter(by_store).filter(|told| (last..=went).contains(&told.at));
-            let missed: u64 = missed.map(|told| told.cost).sum();
+            let last = answers.iter().map(|call| call.decided_at).max().unwrap_or(0);
+            let others =
+                self.calls.iter().filter(|call| call.key == key && call.node != node && call.allowed);
+            let missed = others.filter(by_store).filter(|call| (last..=went).contains(&call.at));
+            let missed: u64 = missed.map(|call| call.cost).sum();
             unknown += missed.min(shares(limit, self.nodes, 1));
         }
         Episode { went, ends, early, unknown }
     }
 
     fn admissions(&self, key: u64, episodes: &[Episode]) -> Vec<Admission> {
-        let admitted = self.told.iter().filter(|told| told.key == key && told.allowed);
+        let admitted = self.calls.iter().filter(|call| call.key == key && call.allowed);
         let mut all: Vec<Admission> = admitted
-            .map(|told| {
+            .map(|call| {
                 let common = |episode: &Episode| {
-                    told.answered >= episode.went
-                        && told.answered <= episode.ends[told.node]
-                        && !episode.early.contains(&told.node)
+                    call.answered >= episode.went
+                        && call.answered <= episode.ends[call.node]
+                        && !episode.early.contains(&call.node)
                 };
-                let stray = told.source != Source::Store && !episodes.iter().any(common);
-                let (from, to) = if self.waited(told) {
-                    (told.asked - CLOCKS, told.at.max(told.answered))
+                let stray = call.source != Source::Store && !episodes.iter().any(common);
+                let (from, to) = if self.waited(call) {
+                    (call.started - CLOCKS, call.at.max(call.answered))
                 } else {
-                    (told.at, told.at)
+                    (call.at, call.at)
                 };
-                Admission { told: *told, from, to, stray }
+                Admission { call: *call, from, to, stray }
             })
             .collect();
         all.sort_by_key(|admission| admission.from);
@@ -214,11 +215,11 @@ impl Run<'_> {
             let end = start + window;
             let within = all[i..].iter().take_while(|admission| admission.from < end);
             let most =
-                within.filter(|admission| admission.to < end).map(|admission| admission.told.cost).sum();
+                within.filter(|admission| admission.to < end).map(|admission| admission.call.cost).sum();
             // What was admitted too much in the window before is replaced as it leaves.
             let near = |from: u64, to: u64| to + window > start && from < end;
             let strays = all.iter().filter(|admission| admission.stray && near(admission.from, admission.to));
-            let strays: BTreeSet<usize> = strays.map(|admission| admission.told.node).collect();
+            let strays: BTreeSet<usize> = strays.map(|admission| admission.call.node).collect();
             let touches = |episode: &&Episode| {
                 let last = episode.ends.iter().copied().max().unwrap_or(u64::MAX);
                 episode.went < end.saturating_add(window) && last.saturating_add(2 * window) > start
@@ -240,7 +241,7 @@ impl Run<'_> {
         let of_node = |node: usize| {
             let own: Vec<Admission> = all
                 .iter()
-                .filter(|admission| admission.told.node == node && admission.told.source == Source::Local)
+                .filter(|admission| admission.call.node == node && admission.call.source == Source::Local)
                 .copied()
                 .collect();
             self.windows(key, &own, &[]).into_iter().map(|(most, _)| most).max().unwrap_or(0)
@@ -251,17 +252,17 @@ impl Run<'_> {
 
 /// Keys that were over their limit in some window, with the most in it and the limit: by the instants of the decisions, or
 /// as the callers saw it. For runs in which no node decides alone while the server decides for others.
-pub(crate) fn over(told: &[CallRecord], keys: &[u64]) -> Vec<(u64, u64, u64)> {
+pub(crate) fn over(calls: &[CallRecord], keys: &[u64]) -> Vec<(u64, u64, u64)> {
     let of = |&key: &u64| {
-        let run = Run { told, nodes: 1, deadline: Duration::MAX, in_flight: 0, outages: &[] };
-        let admitted = told.iter().filter(|told| told.key == key && told.allowed);
+        let run = Run { calls, nodes: 1, deadline: Duration::MAX, in_flight: 0, outages: &[] };
+        let admitted = calls.iter().filter(|call| call.key == key && call.allowed);
         let seen: Vec<Admission> = admitted
-            .map(|told| Admission { told: *told, from: told.asked, to: told.answered, stray: false })
+            .map(|call| Admission { call: *call, from: call.started, to: call.answered, stray: false })
             .collect();
         let exact = quota(key).algorithm() == Algorithm::SlidingWindow;
         let seen = if exact { run.windows(key, &seen, &[]) } else { Vec::new() };
         let seen = seen.into_iter().map(|(most, _)| most).max().unwrap_or(0);
-        (key, worst(told, key).max(seen), quota(key).capacity())
+        (key, worst(calls, key).max(seen), quota(key).capacity())
     };
     keys.iter().map(of).filter(|(_, most, limit)| most > limit).collect()
 }

@@ -10,7 +10,7 @@ use slidegate::{
 use slidegate_testkit::{Cluster, FakeTime, Flavour, RedisServer, until};
 
 use crate::audit_healthy::{is_well, patient, patient_store};
-use crate::conformance::Dice;
+use crate::conformance::Rng;
 use crate::oracle::Oracle;
 
 /// All of it, from the first step to the last.
@@ -49,37 +49,37 @@ fn quotas(millis: u64) -> Vec<(Quota, Encoding)> {
     ]
 }
 
-/// Keys are asked for and left alone by turns, and cleaned at any moment: what they are answered is what the
-/// algorithm says, which knows nothing of it. A key may be dropped as soon as nothing of it counts.
+/// Keys are used and idle by turns, and collected at any moment: the decisions are those of the algorithm without
+/// garbage collection. A key may be dropped as soon as no entry of it counts.
 #[tokio::test]
 async fn gc_changes_no_decision() {
     for (flavour, seed) in [(Flavour::Redis62, 1), (Flavour::Redis7, 2), (Flavour::Valkey9, 3)] {
         let server = RedisServer::start(flavour);
         let options = RedisOptions { expire_buffer: Duration::ZERO, ..patient(&server) };
         let store = RedisStore::with_options(&options).unwrap();
-        let (mut dice, mut oracle) = (Dice::new(seed), Oracle::default());
+        let (mut rng, mut oracle) = (Rng::new(seed), Oracle::default());
         let mut sum = GcReport::default();
         let quotas: Vec<_> = [2, 9, 40].into_iter().flat_map(quotas).collect();
         for round in 0..4_000 {
-            let n = dice.below(quotas.len() as u64) as usize;
+            let n = rng.below(quotas.len() as u64) as usize;
             let (quota, encoding) = quotas[n];
             let key = Key::new("clean", [("n", n.to_string().as_str())]);
-            for _ in 0..1 + dice.below(3) {
-                let cost = [1, 1, 2, 3, 0][dice.below(5) as usize];
-                let mut ask =
+            for _ in 0..1 + rng.below(3) {
+                let cost = [1, 1, 2, 3, 0][rng.below(5) as usize];
+                let mut checks =
                     Checks::one(Check { encoding, ..Check::new(key.clone(), quota, cost) }).unwrap();
-                if dice.below(4) == 0 {
-                    ask = ask.with_id(RequestId::new(&format!("r{}", dice.below(9))).unwrap());
+                if rng.below(4) == 0 {
+                    checks = checks.with_id(RequestId::new(&format!("r{}", rng.below(9))).unwrap());
                 }
-                let readings = store.admit(std::slice::from_ref(&ask)).await.unwrap();
-                oracle.admitted(&ask, &readings[0]);
+                let batch_verdicts = store.admit(std::slice::from_ref(&checks)).await.unwrap();
+                oracle.admitted(&checks, &batch_verdicts[0]);
             }
-            if dice.below(3) == 0 && !oracle.charges.is_empty() {
+            if rng.below(3) == 0 && !oracle.charges.is_empty() {
                 let recent = (oracle.charges.len() as u64).min(30);
-                let i = oracle.charges.len() - 1 - dice.below(recent) as usize;
+                let i = oracle.charges.len() - 1 - rng.below(recent) as usize;
                 let (key, entry) = oracle.charges[i].clone();
                 let settlement =
-                    Settlement { key, entry, correction: Correction::Cost(dice.below(4) * dice.below(6)) };
+                    Settlement { key, entry, correction: Correction::Cost(rng.below(4) * rng.below(6)) };
                 let receipt = store.settle(std::slice::from_ref(&settlement)).await.unwrap();
                 oracle.settled(&settlement, receipt.at, receipt.settled[0]);
             }
@@ -90,8 +90,8 @@ async fn gc_changes_no_decision() {
                 sum.freed_bytes += step.freed_bytes;
                 assert_eq!((step.foreign, step.expiries), (0, 0));
             }
-            if dice.below(20) == 0 {
-                tokio::time::sleep(Duration::from_micros(dice.below(30_000))).await;
+            if rng.below(20) == 0 {
+                tokio::time::sleep(Duration::from_micros(rng.below(30_000))).await;
             }
         }
         eprintln!("{flavour:?}: {:?}; {sum:?}", oracle.seen);
@@ -106,9 +106,9 @@ async fn leave_some(store: &RedisStore, name: &str, millis: u64) -> usize {
     let mut keys = 0;
     for (i, (quota, encoding)) in quotas(millis).into_iter().enumerate() {
         let key = Key::new(name, [("n", i.to_string().as_str())]);
-        let ask = Checks::one(Check { encoding, ..Check::new(key, quota, 2) }).unwrap();
-        let named = ask.clone().with_id(RequestId::new("a").unwrap());
-        store.admit(&[ask.clone(), named, ask]).await.unwrap();
+        let checks = Checks::one(Check { encoding, ..Check::new(key, quota, 2) }).unwrap();
+        let named = checks.clone().with_id(RequestId::new("a").unwrap());
+        store.admit(&[checks.clone(), named, checks]).await.unwrap();
         // Windows have their notes apart.
         keys += if i < 4 { 2 } else { 1 };
     }
@@ -168,11 +168,11 @@ async fn expired_entries_are_trimmed() {
     let quota = Quota::new(100_000, Duration::from_millis(700)).unwrap();
     let check = |encoding| Check { encoding, ..Check::new(Key::new("trim", []), quota, 1) };
     for encoding in [Encoding::Zset, Encoding::Packed] {
-        let ask = [Checks::one(check(encoding)).unwrap()];
+        let batch = [Checks::one(check(encoding)).unwrap()];
         for _ in 0..1_500 {
             now += 10;
             time.stop_at(now);
-            store.admit(&ask).await.unwrap();
+            store.admit(&batch).await.unwrap();
         }
         let early = clean_all(&store, 100).await;
         assert_eq!((early.looked, early.trimmed, early.freed_bytes), (1, 0, 0), "{early:?}");
@@ -182,7 +182,7 @@ async fn expired_entries_are_trimmed() {
         assert!(cleaned.trimmed == 1_500 && cleaned.dropped == 0, "{cleaned:?}");
         assert!(cleaned.freed_bytes > 8_000, "{cleaned:?}");
         assert_eq!(store.inspect(&Key::new("trim", [])).await.unwrap(), None);
-        assert_eq!(store.admit(&ask).await.unwrap()[0].verdicts[0].used, 1);
+        assert_eq!(store.admit(&batch).await.unwrap()[0].verdicts[0].used, 1);
         let audit = store.audit(&Key::new("trim", []), None, false).await.unwrap();
         assert!(audit.as_ref().is_some_and(is_well), "{audit:?}");
         store.reset(&Key::new("trim", [])).await.unwrap();
@@ -227,8 +227,8 @@ async fn foreign_keys_are_left_alone() {
     let what = dump();
     let cleaned = clean_all(&store, 2).await;
     // The notes beside a foreign key may be our own: the store cannot know.
-    let told = foreign.len() as u64 - 1 + 1;
-    assert_eq!((cleaned.foreign, cleaned.looked), (told, foreign.len() as u64 + 1), "{cleaned:?}");
+    let expected = foreign.len() as u64 - 1 + 1;
+    assert_eq!((cleaned.foreign, cleaned.looked), (expected, foreign.len() as u64 + 1), "{cleaned:?}");
     assert_eq!((cleaned.dropped, cleaned.trimmed, cleaned.expiries, cleaned.freed_bytes), (0, 0, 0, 0));
     assert_eq!((dump() == what, size(&server)), (true, before));
     // Nor are they listed as something that breaks the list.
@@ -253,13 +253,13 @@ async fn fill_and_clean(server: &RedisServer, flavour: Flavour) -> bool {
     let quota = Quota::new(1_000, Duration::from_millis(400)).unwrap();
     let (key, look) =
         (Key::new("busy", []), Checks::one(Check::new(Key::new("other", []), quota, 0)).unwrap());
-    let ask = [Checks::one(Check::new(key.clone(), quota, 1)).unwrap()];
-    store.admit(&ask).await.unwrap();
+    let batch = [Checks::one(Check::new(key.clone(), quota, 1)).unwrap()];
+    store.admit(&batch).await.unwrap();
     tokio::time::sleep(Duration::from_millis(300)).await;
-    let newest = store.admit(&ask).await.unwrap()[0].at;
+    let newest = store.admit(&batch).await.unwrap()[0].at;
     tokio::time::sleep(Duration::from_millis(200)).await;
     server.run("CONFIG SET maxmemory 1");
-    let denied = store.admit(&ask).await.unwrap_err();
+    let denied = store.admit(&batch).await.unwrap_err();
     assert_eq!(denied.fault(), Some(Fault::OutOfMemory), "{flavour:?}");
     let cleaned = clean_all(&store, 100).await;
     let size = size(server);
@@ -271,7 +271,7 @@ async fn fill_and_clean(server: &RedisServer, flavour: Flavour) -> bool {
     }
     assert_eq!((cleaned.dropped, cleaned.trimmed, size), (left, 1, 1), "{flavour:?}: {cleaned:?}");
     assert_eq!(audit.map(|audit| audit.counted), Some(1), "{flavour:?}");
-    store.admit(&ask).await.unwrap();
+    store.admit(&batch).await.unwrap();
     assert!(store.audit(&key, None, true).await.unwrap().is_some_and(|audit| is_well(&audit)));
     true
 }

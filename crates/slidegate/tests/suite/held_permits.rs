@@ -35,7 +35,7 @@ async fn third_holder_waits_until_one_releases() {
     assert!(first.holds() && second.holds());
     let third = limiter.acquire(alice()).await.unwrap();
     assert_eq!((third.allowed(), third.denied_by(), third.holds()), (false, Some("at-once"), false));
-    // Unless one is given back, a place is free when the first has been held for its time.
+    // Without a release, a permit is free when the lease of the first one ends.
     assert_eq!(third.retry_after(), Micros::from_secs(30));
 
     let first = first.reservation().unwrap();
@@ -79,7 +79,7 @@ async fn reservation_text_identifies_the_held_permit() {
     assert_eq!(limiter.sign(&read), text);
     assert_eq!(limiter.extend(&read).await.unwrap(), Settled::Done);
     assert_eq!(limiter.release(&read).await.unwrap(), Settled::Done);
-    // Where nothing is held there is nothing to give back.
+    // A key without held permits has nothing to release.
     let plain = Limiter::per_minute(5).unwrap();
     let plain_text = plain.acquire("alice").await.unwrap().reservation().unwrap();
     assert!(!plain_text.holds());
@@ -92,11 +92,11 @@ async fn reservation_text_identifies_the_held_permit() {
 async fn extensions_use_no_further_memory() {
     let clock = ManualClock::at(Micros::from_secs(1_000));
     let limiter = limiter(&clock);
-    let held = limiter.acquire(alice()).await.unwrap().reservation().unwrap();
+    let permit = limiter.acquire(alice()).await.unwrap().reservation().unwrap();
     let extend = async |times: usize| {
         for _ in 0..times {
             clock.advance(Micros::from_millis(1));
-            assert_eq!(limiter.extend(&held).await.unwrap(), Settled::Done);
+            assert_eq!(limiter.extend(&permit).await.unwrap(), Settled::Done);
         }
         limiter.store().stats().bytes
     };
@@ -129,18 +129,18 @@ async fn the_life_of_a_permit<S: Store>(store: &S, clock: &impl Moves) {
     let quota = Quota::new(3, Duration::from_secs(30)).unwrap();
     let quota = quota.with_algorithm(Algorithm::Concurrency).unwrap();
     let key = Key::new("life", []);
-    let ask = |cost| Checks::one(Check::new(key.clone(), quota, cost)).unwrap();
-    let admit = async |ask: Checks| store.admit(&[ask]).await.unwrap().remove(0).verdicts[0];
+    let checks = |cost| Checks::one(Check::new(key.clone(), quota, cost)).unwrap();
+    let admit = async |checks: Checks| store.admit(&[checks]).await.unwrap().remove(0).verdicts[0];
     let correct = async |entry: Entry, correction| {
         let settlement = Settlement { key: key.clone(), entry, correction };
         store.settle(&[settlement]).await.unwrap().settled[0]
     };
-    let used = async || admit(ask(1).peek()).await.used;
-    let named = || ask(1).with_id(RequestId::new("job-1").unwrap());
+    let used = async || admit(checks(1).peek()).await.used;
+    let named = || checks(1).with_id(RequestId::new("job-1").unwrap());
 
     clock.move_to(1_000 * SECOND);
     let first = admit(named()).await.entry;
-    let other = admit(ask(2)).await.entry;
+    let other = admit(checks(2)).await.entry;
     clock.move_to(1_020 * SECOND);
     assert_eq!(correct(first, Correction::Extend).await, Settled::Done);
     assert_eq!(correct(first, Correction::Extend).await, Settled::Done, "twice in one instant");
@@ -168,7 +168,7 @@ async fn the_life_of_a_permit<S: Store>(store: &S, clock: &impl Moves) {
     assert_eq!(correct(first, Correction::Cost(0)).await, Settled::Done);
     assert_eq!(correct(first, Correction::Cost(0)).await, Settled::Already);
     assert_eq!(used().await, 0);
-    assert_eq!(admit(ask(3)).await.used, 3, "all of them are there again");
+    assert_eq!(admit(checks(3)).await.used, 3, "all of them are there again");
 }
 
 #[tokio::test]

@@ -14,15 +14,15 @@ use slidegate::{
 };
 use slidegate_testkit::{Flavour, RedisServer, until};
 
-use crate::conformance::Dice;
+use crate::conformance::Rng;
 
 const LIMIT: u64 = 5;
 const LEASE: u64 = 300_000;
-/// Number of lives at once, and of holders in each.
-const LIVES: u64 = 4;
+/// Number of processes or threads at once, and of holders in each.
+const LIFETIMES: u64 = 4;
 const TASKS: u64 = 6;
 
-fn ask() -> Checks {
+fn checks() -> Checks {
     let quota = Quota::new(LIMIT, Duration::from_micros(LEASE)).unwrap();
     let quota = quota.with_algorithm(Algorithm::Concurrency).unwrap();
     Checks::one(Check::new(Key::new("held", []), quota, 1)).unwrap()
@@ -30,8 +30,8 @@ fn ask() -> Checks {
 
 /// Returns the time and the usage of the store.
 async fn look<S: Store>(store: &S) -> (u64, u64) {
-    let reading = store.admit(&[ask().peek()]).await.unwrap().remove(0);
-    (reading.at.get(), reading.verdicts[0].used)
+    let verdicts = store.admit(&[checks().peek()]).await.unwrap().remove(0);
+    (verdicts.at.get(), verdicts.verdicts[0].used)
 }
 
 /// Returns the time of an operation, and true if it succeeded.
@@ -41,23 +41,23 @@ async fn correct<S: Store>(store: &S, entry: Entry, correction: Correction) -> (
     (receipt.at.get(), receipt.settled[0] == Settled::Done)
 }
 
-/// Takes, extends, gives back or forgets to, for ever. Each line is said at once: `what name instant`, after it
-/// happened, or before if it may be the last that is heard.
+/// Acquires, extends and releases permits, or forgets to release them, without end. Each line is printed at once:
+/// `what name instant`, after the event, or before an event that may be the last.
 async fn hold<S: Store>(store: &S, task: &str, seed: u64, say: impl Fn(String)) {
-    let mut dice = Dice::new(seed);
+    let mut rng = Rng::new(seed);
     for turn in 0.. {
-        let reading = store.admit(&[ask()]).await.unwrap().remove(0);
-        let entry = reading.verdicts[0].entry;
-        if reading.verdicts[0].outcome != Outcome::Charged {
-            say(format!("denied {task} {}", reading.at.get()));
-            tokio::time::sleep(Duration::from_millis(2 + dice.below(10))).await;
+        let verdicts = store.admit(&[checks()]).await.unwrap().remove(0);
+        let entry = verdicts.verdicts[0].entry;
+        if verdicts.verdicts[0].outcome != Outcome::Charged {
+            say(format!("denied {task} {}", verdicts.at.get()));
+            tokio::time::sleep(Duration::from_millis(2 + rng.below(10))).await;
             continue;
         }
         let name = format!("{task}.{turn}");
-        say(format!("held {name} {}", reading.at.get()));
+        say(format!("held {name} {}", verdicts.at.get()));
         let mut held = true;
-        for _ in 0..dice.below(8) {
-            tokio::time::sleep(Duration::from_millis(dice.below(120))).await;
+        for _ in 0..rng.below(8) {
+            tokio::time::sleep(Duration::from_millis(rng.below(120))).await;
             let (at, extended) = correct(store, entry, Correction::Extend).await;
             held = extended;
             if !held {
@@ -65,7 +65,7 @@ async fn hold<S: Store>(store: &S, task: &str, seed: u64, say: impl Fn(String)) 
             }
             say(format!("extended {name} {at}"));
         }
-        if !held || dice.below(5) == 0 {
+        if !held || rng.below(5) == 0 {
             say(format!("left {name} 0"));
             continue;
         }
@@ -101,7 +101,7 @@ impl Hold {
 }
 
 /// Process or thread: its start, and the time by which it was dead.
-struct Life {
+struct Lifetime {
     started: u64,
     died: u64,
 }
@@ -111,13 +111,13 @@ struct Story {
     holds: HashMap<String, Hold>,
     /// Last time at which each task had no permit.
     idle: HashMap<String, u64>,
-    lives: Vec<Life>,
+    lifetimes: Vec<Lifetime>,
     looks: Vec<(u64, u64)>,
 }
 
 impl Story {
-    fn new(lines: impl Iterator<Item = String>, lives: Vec<Life>, looks: Vec<(u64, u64)>) -> Self {
-        let mut story = Story { holds: HashMap::new(), idle: HashMap::new(), lives, looks };
+    fn new(lines: impl Iterator<Item = String>, lifetimes: Vec<Lifetime>, looks: Vec<(u64, u64)>) -> Self {
+        let mut story = Story { holds: HashMap::new(), idle: HashMap::new(), lifetimes, looks };
         for line in lines {
             if let [what, name, at] = line.split(' ').collect::<Vec<_>>()[..]
                 && let Ok(at) = at.parse()
@@ -160,10 +160,11 @@ impl Story {
         sums.max().unwrap_or_default()
     }
 
-    /// From when to when something may have been held: of what was cut off, for a lease from the death on; and whoever
-    /// was without may have got one that he could not say.
+    /// Periods in which a permit may have been held. After a crash a permit is held for one lease more. A holder that
+    /// waited for a permit may have got one that it did not report.
     fn maybe(&self) -> Vec<(u64, u64)> {
-        let died = |name: &str| self.lives[name.split('.').next().unwrap().parse::<usize>().unwrap()].died;
+        let died =
+            |name: &str| self.lifetimes[name.split('.').next().unwrap().parse::<usize>().unwrap()].died;
         let mut spans = Vec::new();
         let mut cut_off = std::collections::HashSet::new();
         for (name, hold) in &self.holds {
@@ -177,9 +178,10 @@ impl Story {
             };
             spans.push((hold.from, until));
         }
-        for (n, life) in self.lives.iter().enumerate() {
+        for (n, lifetime) in self.lifetimes.iter().enumerate() {
             for task in (0..TASKS).map(|task| format!("{n}.{task}")).filter(|task| !cut_off.contains(task)) {
-                spans.push((self.idle.get(&task).copied().unwrap_or(life.started), life.died + LEASE));
+                spans
+                    .push((self.idle.get(&task).copied().unwrap_or(lifetime.started), lifetime.died + LEASE));
             }
         }
         spans
@@ -188,7 +190,8 @@ impl Story {
     /// Compares the usage of the store with the permits that may have been held.
     fn check(&self, what: &str) {
         let spans = self.maybe();
-        let died_lately = |at: u64| self.lives.iter().any(|life| life.died <= at && at < life.died + LEASE);
+        let died_lately =
+            |at: u64| self.lifetimes.iter().any(|lifetime| lifetime.died <= at && at < lifetime.died + LEASE);
         let mut calm = 0;
         for &(at, used) in &self.looks {
             let most = spans.iter().filter(|(from, until)| (*from..=*until).contains(&at)).count() as u64;
@@ -198,10 +201,10 @@ impl Story {
         let extended = self.holds.values().filter(|hold| hold.last > hold.from).count();
         let most = self.most();
         eprintln!(
-            "{what}: {} holds ({extended} of them extended), {} lives ended at random: at most {most} of {LIMIT} at once; \
-             {} looks, {calm} of them when nobody had died for a lease: none counted what the dead had held",
+            "{what}: {} holds ({extended} of them extended), {} holders killed at random: at most {most} of {LIMIT} at once; \
+             {} observations, {calm} of them without a crash for a lease: none counted permits of dead holders",
             self.holds.len(),
-            self.lives.len(),
+            self.lifetimes.len(),
             self.looks.len()
         );
         assert_eq!(most, LIMIT as i64, "never more, and the limit is reached");
@@ -222,9 +225,9 @@ async fn watch<S: Store>(store: &S, stop: &AtomicBool) -> Vec<(u64, u64)> {
 /// One lease after the last death, by the clock of the store, all permits can be had again.
 async fn all_back<S: Store>(store: &S, dead: u64) {
     until("a lease has passed", async || look(store).await.0 >= dead + LEASE).await;
-    let check = Check { cost: LIMIT, ..ask().as_slice()[0].clone() };
-    let reading = store.admit(&[Checks::one(check).unwrap()]).await.unwrap().remove(0);
-    assert_eq!(reading.verdicts[0].outcome, Outcome::Charged, "{reading:?}");
+    let check = Check { cost: LIMIT, ..checks().as_slice()[0].clone() };
+    let verdicts = store.admit(&[Checks::one(check).unwrap()]).await.unwrap().remove(0);
+    assert_eq!(verdicts.verdicts[0].outcome, Outcome::Charged, "{verdicts:?}");
 }
 
 /// Duration of the run, from `HOLDERS_SECONDS`.
@@ -232,45 +235,45 @@ fn seconds() -> u64 {
     std::env::var("HOLDERS_SECONDS").map_or(6, |text| text.parse().unwrap())
 }
 
-/// Starts and ends lives at random with `start` and `end`, while a thread observes usage.
+/// Starts and ends processes or threads at random with `start` and `end`, while a thread observes usage.
 fn live<S: Store + Sync, L>(
     store: &S,
     start: impl Fn(usize) -> L,
     end: impl Fn(L),
-) -> (Vec<Life>, Vec<(u64, u64)>) {
+) -> (Vec<Lifetime>, Vec<(u64, u64)>) {
     let stop = AtomicBool::new(false);
     // One runtime for all, so that a connection outlives the thread that opened it.
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-    let mut dice = Dice::new(11);
+    let mut rng = Rng::new(11);
     let now = || runtime.block_on(look(store)).0;
     // Asked twice: the first answer may overtake a call that the dead one had sent, the second may not.
     let after_death = || now().max(now());
     std::thread::scope(|scope| {
         let watcher = scope.spawn(|| runtime.block_on(watch(store, &stop)));
-        let mut lives = Vec::new();
-        let begin = |lives: &mut Vec<Life>| {
-            let n = lives.len();
-            lives.push(Life { started: now(), died: u64::MAX });
+        let mut lifetimes = Vec::new();
+        let begin = |lifetimes: &mut Vec<Lifetime>| {
+            let n = lifetimes.len();
+            lifetimes.push(Lifetime { started: now(), died: u64::MAX });
             (n, start(n))
         };
-        let mut living: Vec<_> = (0..LIVES).map(|_| begin(&mut lives)).collect();
+        let mut living: Vec<_> = (0..LIFETIMES).map(|_| begin(&mut lifetimes)).collect();
         let begun = now();
         while now() < begun + seconds() * 1_000_000 {
-            std::thread::sleep(Duration::from_millis(60 + dice.below(700)));
-            let (n, victim) = living.swap_remove(dice.below(LIVES) as usize);
+            std::thread::sleep(Duration::from_millis(60 + rng.below(700)));
+            let (n, victim) = living.swap_remove(rng.below(LIFETIMES) as usize);
             end(victim);
-            lives[n].died = after_death();
-            living.push(begin(&mut lives));
+            lifetimes[n].died = after_death();
+            living.push(begin(&mut lifetimes));
         }
         for (n, last) in living {
             end(last);
-            lives[n].died = after_death();
+            lifetimes[n].died = after_death();
         }
         let dead = after_death();
         stop.store(true, Ordering::Relaxed);
         let looks = watcher.join().unwrap();
         runtime.block_on(all_back(store, dead));
-        (lives, looks)
+        (lifetimes, looks)
     })
 }
 
@@ -285,16 +288,16 @@ fn patient(url: &str) -> RedisStore {
 #[ignore = "started by the test below"]
 async fn holder_process() {
     let Ok(task) = std::env::var("SLIDEGATE_HOLDER") else { return };
-    let (url, life) = task.split_once(' ').unwrap();
+    let (url, lifetime) = task.split_once(' ').unwrap();
     let store = patient(url);
     let say = |line: String| {
         let mut out = std::io::stdout().lock();
         out.write_all(format!("\n{line}\n").as_bytes()).unwrap();
         out.flush().unwrap();
     };
-    let seed: u64 = life.parse().unwrap();
+    let seed: u64 = lifetime.parse().unwrap();
     let tasks = (0..TASKS).map(|n| {
-        let (store, task) = (store.clone(), format!("{life}.{n}"));
+        let (store, task) = (store.clone(), format!("{lifetime}.{n}"));
         tokio::spawn(async move { hold(&store, &task, seed * 100 + n + 1, say).await })
     });
     for task in tasks.collect::<Vec<_>>() {
@@ -303,10 +306,10 @@ async fn holder_process() {
 }
 
 /// Starts a process whose holders report their steps to `lines`.
-fn start_process(url: &str, life: usize, lines: &mpsc::Sender<String>) -> Child {
+fn start_process(url: &str, lifetime: usize, lines: &mpsc::Sender<String>) -> Child {
     let mut child = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "holder_crashes::holder_process", "--ignored", "--nocapture"])
-        .env("SLIDEGATE_HOLDER", format!("{url} {life}"))
+        .env("SLIDEGATE_HOLDER", format!("{url} {lifetime}"))
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
@@ -323,14 +326,14 @@ fn start_process(url: &str, life: usize, lines: &mpsc::Sender<String>) -> Child 
 fn killed_processes_free_their_permits_within_a_lease() {
     let server = RedisServer::start(Flavour::Redis7);
     let (sender, lines) = mpsc::channel();
-    let start = |life| start_process(&server.url(), life, &sender);
+    let start = |lifetime| start_process(&server.url(), lifetime, &sender);
     let kill = |mut child: Child| {
         child.kill().unwrap();
         child.wait().unwrap();
     };
-    let (lives, looks) = live(&patient(&server.url()), start, kill);
+    let (lifetimes, looks) = live(&patient(&server.url()), start, kill);
     drop(sender);
-    Story::new(lines.into_iter(), lives, looks).check("four processes on Redis");
+    Story::new(lines.into_iter(), lifetimes, looks).check("four processes on Redis");
 }
 
 /// In memory a holder dies with its thread: at any step, nothing is released.
@@ -338,7 +341,7 @@ fn killed_processes_free_their_permits_within_a_lease() {
 fn dead_threads_free_their_permits_within_a_lease() {
     let store = MemoryStore::new();
     let (sender, lines) = mpsc::channel();
-    let start = |life: usize| {
+    let start = |lifetime: usize| {
         let (store, sender) = (store.clone(), sender.clone());
         let (dies, dead) = tokio::sync::oneshot::channel::<()>();
         let thread = std::thread::spawn(move || {
@@ -346,10 +349,10 @@ fn dead_threads_free_their_permits_within_a_lease() {
             runtime.block_on(async move {
                 let mut holders = tokio::task::JoinSet::new();
                 for n in 0..TASKS {
-                    let (store, sender, task) = (store.clone(), sender.clone(), format!("{life}.{n}"));
+                    let (store, sender, task) = (store.clone(), sender.clone(), format!("{lifetime}.{n}"));
                     holders.spawn(async move {
                         let say = |line| sender.send(line).unwrap();
-                        hold(&store, &task, life as u64 * 100 + n + 1, say).await;
+                        hold(&store, &task, lifetime as u64 * 100 + n + 1, say).await;
                     });
                 }
                 let _ = dead.await;
@@ -361,7 +364,7 @@ fn dead_threads_free_their_permits_within_a_lease() {
         dies.send(()).unwrap();
         thread.join().unwrap();
     };
-    let (lives, looks) = live(&store, start, end);
+    let (lifetimes, looks) = live(&store, start, end);
     drop(sender);
-    Story::new(lines.into_iter(), lives, looks).check("four threads in memory");
+    Story::new(lines.into_iter(), lifetimes, looks).check("four threads in memory");
 }

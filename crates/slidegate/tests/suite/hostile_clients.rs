@@ -35,7 +35,7 @@ fn check(name: &str, encoding: Encoding, limit: u64, window: Duration) -> Check 
     Check { encoding, ..Check::new(Key::new("hostile", [("n", name)]), quota, 1) }
 }
 
-fn costing(check: &Check, cost: u64) -> Checks {
+fn with_cost(check: &Check, cost: u64) -> Checks {
     Checks::one(Check { cost, ..check.clone() }).unwrap()
 }
 
@@ -49,28 +49,28 @@ struct Signals {
 
 /// Sends requests for its own keys until it is stopped.
 async fn ordinary(failover: Failover, caller: u64, signals: Arc<Signals>) -> Vec<CallRecord> {
-    let mut told = Vec::new();
+    let mut records = Vec::new();
     let quota = Quota::new(LIMIT, Duration::from_secs(1)).unwrap();
     while !signals.stop.load(Ordering::Relaxed) {
-        let n = caller * 3 + told.len() as u64 % 3;
+        let n = caller * 3 + records.len() as u64 % 3;
         let key = Key::new("ordinary", [("n", n.to_string().as_str())]);
-        let ask = Checks::one(Check::new(key, quota, 1)).unwrap();
-        let reading = failover.admit(&[ask]).await.unwrap().remove(0);
-        let allowed = !reading.verdicts[0].outcome.denies();
+        let checks = Checks::one(Check::new(key, quota, 1)).unwrap();
+        let verdicts = failover.admit(&[checks]).await.unwrap().remove(0);
+        let allowed = !verdicts.verdicts[0].outcome.denies();
         if !allowed {
             signals.denied.store(true, Ordering::Relaxed);
         }
-        told.push(CallRecord { key: n, at: reading.at, allowed, source: reading.source });
+        records.push(CallRecord { key: n, at: verdicts.at, allowed, source: verdicts.source });
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
-    told
+    records
 }
 
 /// The most that was admitted in any window of one key.
-fn most_in_a_window(told: &[CallRecord]) -> u64 {
+fn most_in_a_window(records: &[CallRecord]) -> u64 {
     let mut keys: HashMap<u64, Vec<u64>> = HashMap::new();
-    for one in told.iter().filter(|one| one.allowed) {
-        keys.entry(one.key).or_default().push(one.at.get());
+    for record in records.iter().filter(|record| record.allowed) {
+        keys.entry(record.key).or_default().push(record.at.get());
     }
     let mut most = 0;
     for instants in keys.values_mut() {
@@ -140,21 +140,23 @@ async fn hostile(failover: Failover, server: Arc<RedisServer>, n: u64, rounds: u
             let entries = written.await.unwrap();
             for i in 0..25 {
                 let cost = large - i * large / 100 - round;
-                for ask in [costing(&full, cost), costing(&full, cost).peek(), costing(&attempts, cost / 2)] {
-                    failover.admit(&[ask]).await.unwrap();
+                for checks in
+                    [with_cost(&full, cost), with_cost(&full, cost).peek(), with_cost(&attempts, cost / 2)]
+                {
+                    failover.admit(&[checks]).await.unwrap();
                     calls += 1;
                 }
                 // Ids, so that notes are written.
                 let id = RequestId::new(&format!("{round}-{i}")).unwrap();
-                failover.admit(&[costing(&expired, 1).with_id(id)]).await.unwrap();
-                failover.admit(&[costing(&alike, 1)]).await.unwrap();
+                failover.admit(&[with_cost(&expired, 1).with_id(id)]).await.unwrap();
+                failover.admit(&[with_cost(&alike, 1)]).await.unwrap();
                 // A batch over all of them.
                 let batch: Vec<Checks> = [&full, &attempts, &expired, &alike]
                     .into_iter()
                     .cycle()
                     .take(100)
                     .enumerate()
-                    .map(|(k, check)| costing(check, cost - k as u64))
+                    .map(|(k, check)| with_cost(check, cost - k as u64))
                     .collect();
                 failover.admit(&batch).await.unwrap();
                 calls += 3;
@@ -185,7 +187,7 @@ async fn hostile(failover: Failover, server: Arc<RedisServer>, n: u64, rounds: u
             for i in 0..100 {
                 let id = RequestId::new(&format!("{round}-{i}")).unwrap();
                 failover
-                    .admit(&[costing(&check, 100_000 - i), costing(&check, 1 + i).with_id(id)])
+                    .admit(&[with_cost(&check, 100_000 - i), with_cost(&check, 1 + i).with_id(id)])
                     .await
                     .unwrap();
                 calls += 1;
@@ -217,13 +219,13 @@ async fn hostile_client_does_not_slow_down_other_clients() {
     let calls = hostile(failover.clone(), Arc::clone(&server), n, rounds).await;
     until("the others reach their limits", async || signals.denied.load(Ordering::Relaxed)).await;
     signals.stop.store(true, Ordering::Relaxed);
-    let mut told = Vec::new();
+    let mut records = Vec::new();
     for caller in callers {
-        told.extend(caller.await.unwrap());
+        records.extend(caller.await.unwrap());
     }
-    let by_store = told.iter().filter(|one| one.source == Source::Store).count();
-    let share = by_store as f64 / told.len() as f64;
-    let over = most_in_a_window(&told);
+    let by_store = records.iter().filter(|record| record.source == Source::Store).count();
+    let share = by_store as f64 / records.len() as f64;
+    let over = most_in_a_window(&records);
     let slowest = slowest(&server);
     let longest = slowest.first().map_or(0, |(micros, _)| *micros);
     eprintln!(
@@ -231,7 +233,7 @@ async fn hostile_client_does_not_slow_down_other_clients() {
          {} decisions of others, {:.2} % by the store; most in a window {over} of {LIMIT}",
         longest as f64 / 1_000.0,
         slowest.len(),
-        told.len(),
+        records.len(),
         100.0 * share,
     );
     for (micros, about) in slowest.iter().take(5) {

@@ -96,9 +96,9 @@ proptest! {
         };
         let shadow = rule.shadow("shadow", Quota::per_second(2).unwrap()).unwrap();
         let rules = Rules::new([rule, shadow]).unwrap();
-        let ask = rules.checks_for(&Request::from(pairs.as_slice())).unwrap();
-        prop_assert_eq!(&ask.as_slice()[0].key, &expected);
-        prop_assert_eq!(&ask.as_slice()[1].key, &Key::new("shadow", pairs));
+        let checks = rules.checks_for(&Request::from(pairs.as_slice())).unwrap();
+        prop_assert_eq!(&checks.as_slice()[0].key, &expected);
+        prop_assert_eq!(&checks.as_slice()[1].key, &Key::new("shadow", pairs));
     }
 
     #[test]
@@ -140,7 +140,7 @@ fn rules_digest_long_values_as_keys_do() {
     )
     .unwrap();
     let (p, q) = ("x".repeat(9_000), "y".repeat(81));
-    let ask = rules.checks_for(&Request::new([("p", p.as_str()), ("q", &q)])).unwrap();
-    let keys: Vec<&Key> = ask.as_slice().iter().map(|check| &check.key).collect();
+    let checks = rules.checks_for(&Request::new([("p", p.as_str()), ("q", &q)])).unwrap();
+    let keys: Vec<&Key> = checks.as_slice().iter().map(|check| &check.key).collect();
     assert_eq!(keys, [&Key::new("a", [("p", p.as_str()), ("q", &q)]), &Key::new("b", [("q", q.as_str())])]);
 }

@@ -13,7 +13,7 @@ use slidegate::{
     Verdict, Verdicts, WarmUp, evaluate,
 };
 
-use crate::conformance::Dice;
+use crate::conformance::Rng;
 use crate::memory_store::live_bytes;
 
 fn store(max_keys: usize, on_full: OnFull) -> (ManualClock, MemoryStore<ManualClock>) {
@@ -26,9 +26,9 @@ fn key(rule: &str, name: &str) -> Key {
     Key::new(rule, [("n", name)])
 }
 
-fn admit(store: &MemoryStore<ManualClock>, ask: &Checks) -> Verdicts {
-    let readings = store.admit(std::slice::from_ref(ask)).now_or_never();
-    readings.expect("the memory store answers at once").unwrap().remove(0)
+fn admit(store: &MemoryStore<ManualClock>, checks: &Checks) -> Verdicts {
+    let batch_verdicts = store.admit(std::slice::from_ref(checks)).now_or_never();
+    batch_verdicts.expect("the memory store answers at once").unwrap().remove(0)
 }
 
 fn one(store: &MemoryStore<ManualClock>, key: &Key, quota: Quota, cost: u64) -> Verdict {
@@ -54,13 +54,13 @@ fn new_key_names_do_not_reset_a_login_guard() {
     let clock = ManualClock::at(Micros::from_secs(1_000_000));
     let store = MemoryStore::with_clock(clock.clone(), 1_024);
     fill(&store, 1_024);
-    let (guard, alice) = (Quota::per_hour(3).unwrap(), key("login", "alice"));
+    let (login_quota, alice) = (Quota::per_hour(3).unwrap(), key("login", "alice"));
     let mut allowed = 0;
     for round in 0..50 {
         clock.advance(Micros::from_secs(1));
-        allowed += (0..3).filter(|_| one(&store, &alice, guard, 1).outcome == Outcome::Charged).count();
+        allowed += (0..3).filter(|_| one(&store, &alice, login_quota, 1).outcome == Outcome::Charged).count();
         for n in 0..200 {
-            one(&store, &key("login", &format!("{round}-{n}")), guard, 1);
+            one(&store, &key("login", &format!("{round}-{n}")), login_quota, 1);
         }
     }
     assert!(allowed <= 3, "{allowed} logins in an hour, of 3");
@@ -104,21 +104,21 @@ fn flood(on_full: OnFull, max_keys: usize) -> Flood {
     let before = live_bytes();
     let names = 4 * max_keys;
     let (clock, store) = store(max_keys, on_full);
-    let (guard, quota) = (Quota::per_minute(5).unwrap(), Quota::per_minute(2).unwrap());
+    let (login_quota, quota) = (Quota::per_minute(5).unwrap(), Quota::per_minute(2).unwrap());
     let mut flood = Replay::new(names, 2, quota.window());
-    let mut victims = Replay::new(VICTIMS, 5, guard.window());
+    let mut victims = Replay::new(VICTIMS, 5, login_quota.window());
     let replays = live_bytes() - before;
-    let mut dice = Dice::new(1);
+    let mut rng = Rng::new(1);
     // The flood lasts one and a half windows. In each are more keys than the store holds.
     let requests = 3 * max_keys as u64;
     for n in 0..requests {
         if n % 16 == 0 {
             let victim = (n / 16) as usize % VICTIMS;
-            if one(&store, &key("login", &victim.to_string()), guard, 1).outcome == Outcome::Charged {
+            if one(&store, &key("login", &victim.to_string()), login_quota, 1).outcome == Outcome::Charged {
                 victims.admitted(victim, clock.now());
             }
         }
-        let name = if n < max_keys as u64 { n } else { dice.below(names as u64) };
+        let name = if n < max_keys as u64 { n } else { rng.below(names as u64) };
         // Some take turns with a key of their own, to be forgotten and start again.
         for name in [name, n % 64] {
             if one(&store, &key("flood", &name.to_string()), quota, 1).outcome == Outcome::Charged {
@@ -144,7 +144,7 @@ fn key_flood_is_never_admitted_over_its_limits() {
     for on_full in [OnFull::Share, OnFull::Deny, OnFull::Evict] {
         let Flood { victims, flood, stats, live } = flood(on_full, max_keys);
         eprintln!(
-            "on-full {on_full:?}: {max_keys} keys at most, {} keys asked; {} held, {} shared counters; {:.1} MB by the \
+            "on-full {on_full:?}: {max_keys} keys at most, {} keys requested; {} held, {} shared counters; {:.1} MB by the \
              statistics, {:.1} MB allocated; victims: {} admitted, {} windows over; flood: {} admitted, {} windows over; {} \
              decisions shared, {} denied for want of room, {} evicted",
             4 * max_keys,
@@ -190,8 +190,8 @@ impl States for Single<'_> {
 
 /// Quota of key `n`, of one of eight kinds. Limits change all the time, as those of adaptive rules do. The keys of a rule
 /// have buckets of different rates and bursts, which do not change: a bucket that is full is dropped with its level.
-fn quota(n: u64, dice: &mut Dice) -> Quota {
-    let limit = 4 + dice.below(4);
+fn quota(n: u64, rng: &mut Rng) -> Quota {
+    let limit = 4 + rng.below(4);
     let plain = Quota::new(limit, Duration::from_millis(10)).unwrap();
     let of = |algorithm| plain.with_algorithm(algorithm).unwrap();
     let bucket = Quota::new(3 + n / 24, Duration::from_millis(10 + n / 48)).unwrap();
@@ -223,69 +223,70 @@ struct Outcomes {
 fn play(on_full: OnFull, seed: u64, operations: u64) -> Outcomes {
     const KEYS: u64 = 120;
     let (clock, store) = store(20, on_full);
-    let mut dice = Dice::new(seed);
+    let mut rng = Rng::new(seed);
     let mut alone: HashMap<u64, State> = HashMap::new();
     let mut charges: Vec<(u64, Entry, Entry)> = Vec::new();
-    let mut known: HashMap<(u64, Micros, u64), Entry> = HashMap::new();
+    let mut entry_by_number: HashMap<(u64, Micros, u64), Entry> = HashMap::new();
     let mut out =
         Outcomes { over: 0, charged: 0, denied: 0, repeated: 0, settled: 0, stats: MemoryStats::default() };
     // Kinds are mixed within a rule.
     let name = |n: u64| key(&format!("r{}", n / 8 % 3), &n.to_string());
     for _ in 0..operations {
-        clock.advance(Micros::new(match dice.below(200) {
+        clock.advance(Micros::new(match rng.below(200) {
             0 => 25_000,
-            1..20 => dice.below(4_000),
-            _ => dice.below(20),
+            1..20 => rng.below(4_000),
+            _ => rng.below(20),
         }));
-        match dice.below(40) {
+        match rng.below(40) {
             0 => store.sweep(),
             1 => {
-                let n = dice.below(KEYS);
+                let n = rng.below(KEYS);
                 if store.reset(&name(n)).now_or_never().unwrap().unwrap() {
                     alone.remove(&n);
                     charges.retain(|(charged, ..)| *charged != n);
                 }
             }
-            2 => drop(store.inspect(&name(dice.below(KEYS))).now_or_never()),
+            2 => drop(store.inspect(&name(rng.below(KEYS))).now_or_never()),
             3..10 if !charges.is_empty() => {
                 let recent = charges.len().min(60) as u64;
-                let (n, theirs, ours) = charges[charges.len() - 1 - dice.below(recent) as usize];
-                let correction = match dice.below(3) {
+                let (n, store_entry, expected_entry) =
+                    charges[charges.len() - 1 - rng.below(recent) as usize];
+                let correction = match rng.below(3) {
                     0 => Correction::Extend,
                     1 => Correction::Cost(0),
-                    _ => Correction::Cost(dice.below(8)),
+                    _ => Correction::Cost(rng.below(8)),
                 };
-                if settle(&store, &name(n), theirs, correction) == Settled::Done {
+                if settle(&store, &name(n), store_entry, correction) == Settled::Done {
                     out.settled += 1;
-                    alone.get_mut(&n).unwrap().correct(clock.now(), ours, correction);
+                    alone.get_mut(&n).unwrap().correct(clock.now(), expected_entry, correction);
                 }
             }
             _ => {
-                // Some keys are asked more often.
-                let mut keys = vec![dice.below(KEYS)];
-                (0..dice.below(3)).for_each(|_| keys.push(dice.below(16)));
+                // Some keys are requested more often.
+                let mut keys = vec![rng.below(KEYS)];
+                (0..rng.below(3)).for_each(|_| keys.push(rng.below(16)));
                 keys.sort_unstable();
                 keys.dedup();
-                let mut check = |n: u64| Check::new(name(n), quota(n, &mut dice), 1 + dice.below(3) / 2);
-                let mut ask = Checks::new(keys.iter().map(|n| check(*n))).unwrap();
-                if dice.below(3) == 0 {
-                    ask = ask.with_id(RequestId::new(&format!("id{}", dice.below(30))).unwrap());
+                let mut check = |n: u64| Check::new(name(n), quota(n, &mut rng), 1 + rng.below(3) / 2);
+                let mut checks = Checks::new(keys.iter().map(|n| check(*n))).unwrap();
+                if rng.below(3) == 0 {
+                    checks = checks.with_id(RequestId::new(&format!("id{}", rng.below(30))).unwrap());
                 }
                 let denied = store.stats().denied_full;
-                let reading = admit(&store, &ask);
+                let verdicts = admit(&store, &checks);
                 let no_room = store.stats().denied_full > denied;
-                let denier = reading.verdicts.iter().position(|verdict| verdict.outcome.denies());
-                for (i, (n, check)) in keys.iter().zip(ask.as_slice()).enumerate() {
-                    let verdict = &reading.verdicts[i];
+                let denier = verdicts.verdicts.iter().position(|verdict| verdict.outcome.denies());
+                for (i, (n, check)) in keys.iter().zip(checks.as_slice()).enumerate() {
+                    let verdict = &verdicts.verdicts[i];
                     let charged = verdict.outcome == Outcome::Charged;
                     let state = alone.entry(*n).or_insert_with(|| State::new(&check.quota));
                     let number = (*n, verdict.entry.at, verdict.entry.seq);
-                    if charged && known.contains_key(&number) {
+                    if charged && entry_by_number.contains_key(&number) {
                         out.repeated += 1;
                         continue;
                     }
                     let mut own = Checks::one(check.clone()).unwrap();
-                    if let Some(id) = ask.id() {
+                    if let Some(id) = checks.id() {
                         own = own.with_id(id.clone());
                     }
                     // An attempt counts too, if it was evaluated and had a counter.
@@ -293,16 +294,16 @@ fn play(on_full: OnFull, seed: u64, operations: u64) -> Outcomes {
                         && denier.is_some_and(|denier| i <= denier)
                         && !no_room;
                     if attempt {
-                        state.admit(reading.at, &check.quota, check.cost);
+                        state.admit(verdicts.at, &check.quota, check.cost);
                     }
                     if charged {
-                        let ours = evaluate(&own, reading.at, &mut Single(state)).verdicts[0];
-                        if ours.outcome != Outcome::Charged {
+                        let expected = evaluate(&own, verdicts.at, &mut Single(state)).verdicts[0];
+                        if expected.outcome != Outcome::Charged {
                             out.over += 1;
                         } else if check.quota.count() == Count::Admitted {
-                            charges.push((*n, verdict.entry, ours.entry));
+                            charges.push((*n, verdict.entry, expected.entry));
                         }
-                        known.insert(number, ours.entry);
+                        entry_by_number.insert(number, expected.entry);
                         out.charged += 1;
                     } else {
                         out.denied += 1;
@@ -355,16 +356,16 @@ fn request_ids_are_per_key_in_a_shared_counter() {
     fill(&store, 16);
     let quota = Quota::per_minute(10).unwrap();
     let (first, second) = neighbours(&store, "k", quota);
-    let ask = |key: &Key| {
+    let checks = |key: &Key| {
         let id = RequestId::new("the-same").unwrap();
         Checks::one(Check::new(key.clone(), quota, 1)).unwrap().with_id(id)
     };
     clock.advance(Micros::from_secs(1));
-    let charged = admit(&store, &ask(&first)).verdicts[0];
+    let charged = admit(&store, &checks(&first)).verdicts[0];
     assert_eq!((charged.outcome, charged.used), (Outcome::Charged, 1));
-    let again = admit(&store, &ask(&first)).verdicts[0];
+    let again = admit(&store, &checks(&first)).verdicts[0];
     assert_eq!((again.entry, again.used), (charged.entry, 1), "a retry is not charged again");
-    let other = admit(&store, &ask(&second)).verdicts[0];
+    let other = admit(&store, &checks(&second)).verdicts[0];
     assert_eq!((other.outcome, other.used), (Outcome::Charged, 2), "another key is");
 }
 
@@ -382,7 +383,7 @@ fn settlement_refunds_only_its_own_admission() {
     assert_eq!(one(&store, &second, quota, 0).used, 4);
     assert!(!store.reset(&second).now_or_never().unwrap().unwrap(), "a shared counter is not reset");
     assert_eq!(one(&store, &second, quota, 0).used, 4);
-    // A bucket may have refilled for others what it is asked to give back, and its keys may owe different amounts.
+    // A bucket may have refilled the refunded permits for other keys, and its keys may owe different amounts.
     let bucket = quota.with_algorithm(Algorithm::TokenBucket { burst: 10 }).unwrap();
     let taken = one(&store, &first, bucket, 4);
     assert_eq!(taken.outcome, Outcome::Charged);
@@ -474,9 +475,9 @@ fn keys_of_one_batch_do_not_evict_each_other() {
         one(&store, &key("k", "idle"), quota, 1);
         clock.advance(Micros::from_secs(2));
         let check = |name| Check::new(key("k", name), quota, 1);
-        let reading = admit(&store, &Checks::new([check("idle"), check("new"), check("newer")]).unwrap());
+        let verdicts = admit(&store, &Checks::new([check("idle"), check("new"), check("newer")]).unwrap());
         let shared = on_full == OnFull::Share;
-        let charged = reading.verdicts.iter().filter(|verdict| verdict.outcome == Outcome::Charged).count();
+        let charged = verdicts.verdicts.iter().filter(|verdict| verdict.outcome == Outcome::Charged).count();
         assert_eq!(charged, if shared { 3 } else { 0 }, "{on_full:?}");
         assert_eq!(store.stats().keys, 1);
     }

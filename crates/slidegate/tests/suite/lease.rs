@@ -11,7 +11,7 @@ use slidegate::{
 };
 use slidegate_testkit::{FakeTime, Flavour, RedisServer, until};
 
-use crate::conformance::Dice;
+use crate::conformance::Rng;
 use crate::store_wrappers::stacked;
 
 const WINDOW: u64 = 1_000_000;
@@ -28,18 +28,18 @@ fn check(limit: u64, permits: u32, cost: u64) -> Check {
     Check { lease: Some(lease), ..Check::new(Key::new("hot", []), rule.quota(), cost) }
 }
 
-fn ask(limit: u64, permits: u32, cost: u64) -> Checks {
+fn checks(limit: u64, permits: u32, cost: u64) -> Checks {
     Checks::one(check(limit, permits, cost)).unwrap()
 }
 
-/// A store that a node can be cut off from, as by a crash: nothing of it arrives any more.
+/// Store that can be switched off for one node, as by a crash of the node: no later call arrives.
 #[derive(Clone)]
-struct Gate<S> {
+struct SwitchableStore<S> {
     store: S,
     shut: Arc<AtomicBool>,
 }
 
-impl<S: Store> Gate<S> {
+impl<S: Store> SwitchableStore<S> {
     fn check(&self) -> Result<(), Error> {
         match self.shut.load(Ordering::Relaxed) {
             true => Err(Error::store(Fault::Unreachable, "it has crashed")),
@@ -48,10 +48,10 @@ impl<S: Store> Gate<S> {
     }
 }
 
-impl<S: Store> Store for Gate<S> {
-    async fn admit(&self, asks: &[Checks]) -> Result<BatchVerdicts, Error> {
+impl<S: Store> Store for SwitchableStore<S> {
+    async fn admit(&self, batch: &[Checks]) -> Result<BatchVerdicts, Error> {
         self.check()?;
-        self.store.admit(asks).await
+        self.store.admit(batch).await
     }
 
     async fn settle(&self, settlements: &[Settlement]) -> Result<Receipt, Error> {
@@ -69,8 +69,8 @@ impl<S: Store> Store for Gate<S> {
 }
 
 struct Node {
-    lease: Lease<Gate<MemoryStore<ManualClock>>>,
-    gate: Arc<AtomicBool>,
+    lease: Lease<SwitchableStore<MemoryStore<ManualClock>>>,
+    shut: Arc<AtomicBool>,
     clock: ManualClock,
     /// How its clock differs: by how much, and by how many parts of a million it is too fast.
     offset: u64,
@@ -85,36 +85,36 @@ struct Grant {
     refunded: Option<u64>,
 }
 
-struct World {
+struct Fixture {
     time: u64,
     clock: ManualClock,
     store: MemoryStore<ManualClock>,
     nodes: Vec<Node>,
-    dice: Dice,
+    rng: Rng,
 }
 
-impl World {
+impl Fixture {
     fn new(seed: u64) -> Self {
         let time = 1_000_000_000;
         let clock = ManualClock::at(Micros::new(time));
         let store = MemoryStore::with_clock(clock.clone(), 100);
-        let mut world = World { time, clock, store, nodes: Vec::new(), dice: Dice::new(seed) };
-        for _ in 0..=world.dice.below(4) {
-            world.join();
+        let mut fixture = Fixture { time, clock, store, nodes: Vec::new(), rng: Rng::new(seed) };
+        for _ in 0..=fixture.rng.below(4) {
+            fixture.join();
         }
-        world
+        fixture
     }
 
     fn join(&mut self) {
-        let gate = Arc::new(AtomicBool::new(false));
+        let shut = Arc::new(AtomicBool::new(false));
         let clock = ManualClock::default();
-        let store = Gate { store: self.store.clone(), shut: Arc::clone(&gate) };
+        let store = SwitchableStore { store: self.store.clone(), shut: Arc::clone(&shut) };
         let node = Node {
             lease: Lease::with_clock(store, clock.clone()),
-            gate,
+            shut,
             clock,
-            offset: self.dice.below(1 << 40),
-            drift: self.dice.below(1_000) as i64 - 500,
+            offset: self.rng.below(1 << 40),
+            drift: self.rng.below(1_000) as i64 - 500,
         };
         node.set(self.time);
         self.nodes.push(node);
@@ -160,55 +160,55 @@ fn peak(grants: &[Grant]) -> u64 {
     peak
 }
 
-/// Random nodes with clocks of their own, which ask, refund, stop asking, crash before they give back, and join.
+/// Random nodes with clocks of their own, which acquire, refund, pause, crash before they return permits, and join.
 #[tokio::test]
 async fn no_window_exceeds_its_limit() {
     let (mut leased, mut crashes, mut all, mut full) = (0, 0, 0, 0);
     let seeds = 200;
     for seed in 1..=seeds {
-        let mut world = World::new(seed);
-        let limit = 10 + world.dice.below(200);
-        let permits = 2 + world.dice.below(60) as u32;
+        let mut fixture = Fixture::new(seed);
+        let limit = 10 + fixture.rng.below(200);
+        let permits = 2 + fixture.rng.below(60) as u32;
         let mut grants: Vec<Grant> = Vec::new();
         let mut busy = 40;
         for _ in 0..400 {
-            match world.dice.below(100) {
-                0 if world.nodes.len() > 1 => {
-                    let crashed = world.dice.below(world.nodes.len() as u64) as usize;
-                    let node = world.nodes.swap_remove(crashed);
-                    node.gate.store(true, Ordering::Relaxed);
+            match fixture.rng.below(100) {
+                0 if fixture.nodes.len() > 1 => {
+                    let crashed = fixture.rng.below(fixture.nodes.len() as u64) as usize;
+                    let node = fixture.nodes.swap_remove(crashed);
+                    node.shut.store(true, Ordering::Relaxed);
                     crashes += 1;
-                    world.join();
+                    fixture.join();
                 }
-                1 => busy = [5, 40, 90][world.dice.below(3) as usize],
+                1 => busy = [5, 40, 90][fixture.rng.below(3) as usize],
                 2..=6 if !grants.is_empty() => {
-                    let i = world.dice.below(grants.len() as u64) as usize;
+                    let i = fixture.rng.below(grants.len() as u64) as usize;
                     let grant = &mut grants[i];
                     let (key, entry) = (Key::new("hot", []), grant.entry);
                     let settlement = Settlement::refund(key, entry);
-                    let receipt = world.nodes[0].lease.settle(&[settlement]).await.unwrap();
+                    let receipt = fixture.nodes[0].lease.settle(&[settlement]).await.unwrap();
                     if receipt.settled[0] == slidegate::Settled::Done {
-                        grant.refunded = Some(world.time);
+                        grant.refunded = Some(fixture.time);
                     }
                 }
                 n if n < busy => {
-                    let node = world.dice.below(world.nodes.len() as u64) as usize;
-                    for _ in 0..=world.dice.below(12) {
-                        let cost = 1 + world.dice.below(8) / 7;
-                        let readings =
-                            world.nodes[node].lease.admit(&[ask(limit, permits, cost)]).await.unwrap();
-                        let verdict = readings[0].verdicts[0];
-                        leased += u64::from(readings[0].source == Source::Lease);
+                    let node = fixture.rng.below(fixture.nodes.len() as u64) as usize;
+                    for _ in 0..=fixture.rng.below(12) {
+                        let cost = 1 + fixture.rng.below(8) / 7;
+                        let batch_verdicts =
+                            fixture.nodes[node].lease.admit(&[checks(limit, permits, cost)]).await.unwrap();
+                        let verdict = batch_verdicts[0].verdicts[0];
+                        leased += u64::from(batch_verdicts[0].source == Source::Lease);
                         if verdict.outcome == Outcome::Charged {
-                            let (at, entry) = (world.time, verdict.entry);
+                            let (at, entry) = (fixture.time, verdict.entry);
                             grants.push(Grant { at, cost, entry, refunded: None });
                         }
                         settle_down().await;
                     }
                 }
                 _ => {
-                    let micros = world.dice.below(2 * TTL / 5) * world.dice.below(6) / 4;
-                    world.advance(micros).await;
+                    let micros = fixture.rng.below(2 * TTL / 5) * fixture.rng.below(6) / 4;
+                    fixture.advance(micros).await;
                 }
             }
         }
@@ -217,12 +217,17 @@ async fn no_window_exceeds_its_limit() {
         full += u64::from(peak == limit);
         all += grants.len();
         // Nobody keeps anything longer than its time.
-        world.advance(TTL).await;
-        let idle: u64 = world.nodes.iter().map(|node| node.lease.stats().idle).sum();
+        fixture.advance(TTL).await;
+        let idle: u64 = fixture.nodes.iter().map(|node| node.lease.stats().idle).sum();
         assert_eq!(idle, 0, "seed {seed}");
-        world.advance(WINDOW + TTL).await;
-        let used = world.store.inspect(&Key::new("hot", [])).await.unwrap().map_or(0, |held| held.used);
-        let keys: usize = world.nodes.iter().map(|node| node.lease.stats().keys).sum();
+        fixture.advance(WINDOW + TTL).await;
+        let used = fixture
+            .store
+            .inspect(&Key::new("hot", []))
+            .await
+            .unwrap()
+            .map_or(0, |inspection| inspection.used);
+        let keys: usize = fixture.nodes.iter().map(|node| node.lease.stats().keys).sum();
         assert_eq!((used, keys), (0, 0), "seed {seed}");
     }
     eprintln!(
@@ -232,41 +237,41 @@ async fn no_window_exceeds_its_limit() {
     assert!(leased > 1_000 && crashes > 100 && full > 20);
 }
 
-/// One node that is asked steadily: after the first, nearly everything is handed out without asking.
+/// One node with steady demand: after the first request, nearly every permit comes from the lease.
 #[tokio::test]
 async fn lease_follows_demand_and_returns_the_rest() {
-    let mut world = World::new(7);
-    world.nodes.truncate(1);
-    let node = world.nodes[0].lease.clone();
-    let (mut sources, ask) = ([0, 0], ask(100_000, 1_000, 1));
+    let mut fixture = Fixture::new(7);
+    fixture.nodes.truncate(1);
+    let node = fixture.nodes[0].lease.clone();
+    let (mut sources, checks) = ([0, 0], checks(100_000, 1_000, 1));
     for _ in 0..20 {
         for _ in 0..200 {
-            let reading = node.admit(std::slice::from_ref(&ask)).await.unwrap().remove(0);
-            assert_eq!(reading.verdicts[0].outcome, Outcome::Charged);
-            sources[usize::from(reading.source == Source::Lease)] += 1;
+            let verdicts = node.admit(std::slice::from_ref(&checks)).await.unwrap().remove(0);
+            assert_eq!(verdicts.verdicts[0].outcome, Outcome::Charged);
+            sources[usize::from(verdicts.source == Source::Lease)] += 1;
             settle_down().await;
         }
-        world.advance(TTL / 4).await;
+        fixture.advance(TTL / 4).await;
     }
     assert!(sources[1] > 50 * sources[0], "{sources:?}");
     for _ in 0..9 {
-        node.admit(std::slice::from_ref(&ask)).await.unwrap();
+        node.admit(std::slice::from_ref(&checks)).await.unwrap();
         settle_down().await;
     }
-    // It is asked no more: what is left is given back when the slice ends.
+    // Without demand the rest is returned when the slice ends.
     assert!(node.stats().idle > 0);
-    world.advance(TTL).await;
+    fixture.advance(TTL).await;
     assert_eq!(node.stats().idle, 0);
-    let held = world.store.inspect(&Key::new("hot", [])).await.unwrap().unwrap();
-    assert_eq!(held.used, 4_009);
+    let inspection = fixture.store.inspect(&Key::new("hot", [])).await.unwrap().unwrap();
+    assert_eq!(inspection.used, 4_009);
     // Asked for less, it takes less.
     for _ in 0..40 {
-        node.admit(std::slice::from_ref(&ask)).await.unwrap();
+        node.admit(std::slice::from_ref(&checks)).await.unwrap();
         settle_down().await;
-        world.advance(TTL).await;
+        fixture.advance(TTL).await;
     }
     for _ in 0..3 {
-        node.admit(std::slice::from_ref(&ask)).await.unwrap();
+        node.admit(std::slice::from_ref(&checks)).await.unwrap();
         settle_down().await;
     }
     assert!((1..=8).contains(&node.stats().idle), "{:?}", node.stats());
@@ -274,13 +279,13 @@ async fn lease_follows_demand_and_returns_the_rest() {
 
 #[tokio::test]
 async fn unused_permits_are_returned_on_shutdown() {
-    let mut world = World::new(3);
-    world.nodes.truncate(1);
-    world.join();
-    let ask = ask(40, 32, 1);
-    let [first, second] = &world.nodes[..] else { panic!() };
+    let mut fixture = Fixture::new(3);
+    fixture.nodes.truncate(1);
+    fixture.join();
+    let checks = checks(40, 32, 1);
+    let [first, second] = &fixture.nodes[..] else { panic!() };
     for _ in 0..2 {
-        first.lease.admit(std::slice::from_ref(&ask)).await.unwrap();
+        first.lease.admit(std::slice::from_ref(&checks)).await.unwrap();
         settle_down().await;
     }
     let idle = first.lease.stats().idle;
@@ -288,8 +293,8 @@ async fn unused_permits_are_returned_on_shutdown() {
     let left = |n: u64| async move {
         let mut granted = 0;
         for _ in 0..n {
-            let readings = second.lease.store().admit(&[self::ask(40, 32, 1)]).await.unwrap();
-            granted += u64::from(readings[0].verdicts[0].outcome == Outcome::Charged);
+            let batch_verdicts = second.lease.store().admit(&[self::checks(40, 32, 1)]).await.unwrap();
+            granted += u64::from(batch_verdicts[0].verdicts[0].outcome == Outcome::Charged);
         }
         granted
     };
@@ -326,11 +331,11 @@ async fn leased_permits_can_be_settled() {
 
 async fn handed_out_is_settled<S: Store + 'static>(lease: Lease<S>) {
     let limiter = Limiter::new(lease, Rules::new([rule(1_000, 100)]).unwrap());
-    let (mut reservations, mut asked) = (Vec::new(), 0);
+    let (mut reservations, mut admitted) = (Vec::new(), 0);
     // Three of eight: half of a lease must be used up before the next is taken, so none is on its way afterwards.
     until("three permits came out of a lease", async || {
         let decision = limiter.acquire(Request::new([("a", "b")])).await.unwrap();
-        asked += 1;
+        admitted += 1;
         if decision.source() == Source::Lease {
             reservations.push(decision.reservation().unwrap());
         }
@@ -338,22 +343,22 @@ async fn handed_out_is_settled<S: Store + 'static>(lease: Lease<S>) {
     })
     .await;
     let used = || async {
-        let held = limiter.store().store().inspect(&Key::new("hot", [])).await.unwrap().unwrap();
-        held.used
+        let inspection = limiter.store().store().inspect(&Key::new("hot", [])).await.unwrap().unwrap();
+        inspection.used
     };
     // Giving back the rest changes nothing for the permits that were handed out.
     assert_eq!(limiter.store().stats().idle, 5);
-    assert_eq!(used().await, asked + 5);
+    assert_eq!(used().await, admitted + 5);
     limiter.store().give_back().await;
-    assert_eq!(used().await, asked);
+    assert_eq!(used().await, admitted);
     for (n, reservation) in reservations.iter().enumerate() {
         assert_eq!(limiter.settle(reservation, 0).await.unwrap(), slidegate::Settled::Done);
         assert_eq!(limiter.settle(reservation, 0).await.unwrap(), slidegate::Settled::Already);
-        assert_eq!(used().await, asked - 1 - n as u64);
+        assert_eq!(used().await, admitted - 1 - n as u64);
     }
 }
 
-/// Two rules with leases are handed out together or not at all; with another rule beside it, the store is asked.
+/// Two rules with leases are handed out together or not at all; with another rule beside it, the store decides.
 #[tokio::test]
 async fn leases_cover_several_rules() {
     let hot = |name: &str| Check { key: Key::new(name, []), ..check(1_000, 64, 1) };
@@ -365,36 +370,36 @@ async fn leases_cover_several_rules() {
     let mixed = Checks::new([hot("a"), plain]).unwrap();
     let mut sources = Vec::new();
     for n in 0..60 {
-        let ask = if n % 3 == 2 { &mixed } else { &both };
-        let reading = node.admit(std::slice::from_ref(ask)).await.unwrap().remove(0);
-        assert!(reading.verdicts.iter().all(|verdict| verdict.outcome == Outcome::Charged));
-        assert!(n % 3 != 2 || reading.source == Source::Store);
-        sources.push(reading.source);
+        let checks = if n % 3 == 2 { &mixed } else { &both };
+        let verdicts = node.admit(std::slice::from_ref(checks)).await.unwrap().remove(0);
+        assert!(verdicts.verdicts.iter().all(|verdict| verdict.outcome == Outcome::Charged));
+        assert!(n % 3 != 2 || verdicts.source == Source::Store);
+        sources.push(verdicts.source);
         settle_down().await;
     }
     assert!(sources.iter().filter(|source| **source == Source::Lease).count() > 20, "{sources:?}");
     node.give_back().await;
-    for (name, asked) in [("a", 60), ("b", 40), ("plain", 20)] {
-        assert_eq!(memory.inspect(&Key::new(name, [])).await.unwrap().unwrap().used, asked, "{name}");
+    for (name, expected) in [("a", 60), ("b", 40), ("plain", 20)] {
+        assert_eq!(memory.inspect(&Key::new(name, [])).await.unwrap().unwrap().used, expected, "{name}");
     }
 }
 
-/// Admission that a caller knows of. It was made after `asked` and before `answered`.
+/// Admission as a caller saw it. It was made after `started` and before `answered`.
 struct Admission {
-    asked: u64,
+    started: u64,
     answered: u64,
     source: Source,
 }
 
-/// The most admissions that were certainly made within one window: those asked for and answered in it.
-fn certain_peak(mut told: Vec<Admission>) -> usize {
-    told.sort_unstable_by_key(|admission| admission.asked);
+/// The most admissions that were certainly made within one window: those that started and were answered in it.
+fn certain_peak(mut admissions: Vec<Admission>) -> usize {
+    admissions.sort_unstable_by_key(|admission| admission.started);
     let within = |first: usize| {
-        let end = told[first].asked + WINDOW;
-        let begun_in_window = told[first..].iter().take_while(|admission| admission.asked < end);
+        let end = admissions[first].started + WINDOW;
+        let begun_in_window = admissions[first..].iter().take_while(|admission| admission.started < end);
         begun_in_window.filter(|admission| admission.answered < end).count()
     };
-    (0..told.len()).map(within).max().unwrap_or(0)
+    (0..admissions.len()).map(within).max().unwrap_or(0)
 }
 
 /// Three nodes on Redis, with all wrappers, measured by the clock of the callers.
@@ -409,32 +414,32 @@ async fn three_nodes_on_redis_stay_within_the_limit() {
         for caller in 0..8u64 {
             let (store, clock) = (store.clone(), clock.clone());
             tasks.push(tokio::spawn(async move {
-                let (mut told, mut dice) = (Vec::new(), Dice::new(node * 10 + caller + 1));
-                let mut asked = clock.now().get();
-                while asked < begun + 4_000_000 {
-                    let reading = store.admit(&[ask(limit, 200, 1)]).await.unwrap().remove(0);
-                    if reading.verdicts[0].outcome == Outcome::Charged {
-                        let (answered, source) = (clock.now().get(), reading.source);
-                        told.push(Admission { asked, answered, source });
+                let (mut admissions, mut rng) = (Vec::new(), Rng::new(node * 10 + caller + 1));
+                let mut started = clock.now().get();
+                while started < begun + 4_000_000 {
+                    let verdicts = store.admit(&[checks(limit, 200, 1)]).await.unwrap().remove(0);
+                    if verdicts.verdicts[0].outcome == Outcome::Charged {
+                        let (answered, source) = (clock.now().get(), verdicts.source);
+                        admissions.push(Admission { started, answered, source });
                     }
                     // In bursts, so that some of a lease is given back.
-                    if dice.below(50) == 0 {
-                        tokio::time::sleep(Duration::from_millis(dice.below(60))).await;
+                    if rng.below(50) == 0 {
+                        tokio::time::sleep(Duration::from_millis(rng.below(60))).await;
                     }
                     tokio::task::yield_now().await;
-                    asked = clock.now().get();
+                    started = clock.now().get();
                 }
-                told
+                admissions
             }));
         }
     }
-    let mut told = Vec::new();
+    let mut admissions = Vec::new();
     for task in tasks {
-        told.extend(task.await.unwrap());
+        admissions.extend(task.await.unwrap());
     }
-    let all = told.len();
-    let leased = told.iter().filter(|admission| admission.source == Source::Lease).count();
-    let peak = certain_peak(told);
+    let all = admissions.len();
+    let leased = admissions.iter().filter(|admission| admission.source == Source::Lease).count();
+    let peak = certain_peak(admissions);
     eprintln!("{all} admissions of 3 nodes, {leased} out of leases: at most {peak} of {limit} in any window");
     assert!(peak as u64 <= limit, "{peak} of {limit} in one window");
     assert!(peak as u64 > limit / 2 && leased > all / 4, "it was not under load: {peak}, {leased} of {all}");
@@ -446,10 +451,10 @@ async fn reset_drops_leases_of_other_nodes() {
     let (time, server, clock) = stopped();
     let node = || Lease::with_clock(redis(&server, RedisMode::Script), clock.clone());
     let (here, there) = (node(), node());
-    let (key, ask) = (Key::new("hot", []), ask(1_000, 100, 1));
+    let (key, checks) = (Key::new("hot", []), checks(1_000, 100, 1));
     let take = async || {
         until("the node takes a lease", async || {
-            here.admit(std::slice::from_ref(&ask)).await.unwrap();
+            here.admit(std::slice::from_ref(&checks)).await.unwrap();
             here.stats().idle > 0
         })
         .await;
@@ -467,7 +472,7 @@ async fn reset_drops_leases_of_other_nodes() {
     // Still in the same slice. The instant of the first admission identifies a count.
     time.stop_at(1_001_000);
     for _ in 0..10 {
-        there.store().admit(std::slice::from_ref(&ask)).await.unwrap();
+        there.store().admit(std::slice::from_ref(&checks)).await.unwrap();
     }
     assert!(here.stats().idle > 0);
     here.give_back().await;
@@ -481,10 +486,10 @@ async fn node_clocks_need_not_agree() {
     let clock = ManualClock::at(Micros::from_secs(900_000));
     let node = Lease::with_clock(store, clock.clone());
     for _ in 0..3 {
-        node.admit(&[ask(1_000, 10, 1)]).await.unwrap();
+        node.admit(&[checks(1_000, 10, 1)]).await.unwrap();
         settle_down().await;
     }
-    let reading = node.admit(&[ask(1_000, 10, 1)]).await.unwrap().remove(0);
-    assert_eq!((reading.source, reading.at), (Source::Lease, Micros::from_secs(5)));
+    let verdicts = node.admit(&[checks(1_000, 10, 1)]).await.unwrap().remove(0);
+    assert_eq!((verdicts.source, verdicts.at), (Source::Lease, Micros::from_secs(5)));
     assert_eq!(clock.now(), Micros::from_secs(900_000));
 }

@@ -168,20 +168,20 @@ async fn reserve_and_settle() {
 #[tokio::test]
 async fn the_same_id_is_charged_once() {
     let Setup { limiter, clock } = setup([rule("r", 2, 60)]);
-    let ask = || Request::from("x").id(RequestId::new("order-17").unwrap());
-    let first = limiter.acquire(ask()).await.unwrap();
+    let request = || Request::from("x").id(RequestId::new("order-17").unwrap());
+    let first = limiter.acquire(request()).await.unwrap();
     clock.advance(Micros::from_secs(5));
-    let again = limiter.acquire(ask()).await.unwrap();
+    let again = limiter.acquire(request()).await.unwrap();
     assert!(first.allowed() && again.allowed());
     assert_eq!(again.limits().next().unwrap().used(), 1);
     assert_eq!(first.reservation(), again.reservation());
     // The limit is used up: a new request is denied, and the repeated one is still allowed.
     limiter.acquire("x").await.unwrap();
     assert!(!limiter.acquire("x").await.unwrap().allowed());
-    assert!(limiter.acquire(ask()).await.unwrap().allowed());
+    assert!(limiter.acquire(request()).await.unwrap().allowed());
     // After a refund it is a request like any other.
     limiter.settle(&first.reservation().unwrap(), 0).await.unwrap();
-    assert_eq!(limiter.acquire(ask()).await.unwrap().limits().next().unwrap().used(), 2);
+    assert_eq!(limiter.acquire(request()).await.unwrap().limits().next().unwrap().used(), 2);
 }
 
 #[tokio::test]
@@ -195,9 +195,9 @@ async fn batch_items_are_decided_in_order_and_independently() {
         Request::from("x").permits(4),
     ];
     let answers = limiter.acquire_many(&requests).await.unwrap();
-    let told: Vec<Option<bool>> =
+    let results: Vec<Option<bool>> =
         answers.iter().map(|answer| answer.as_ref().ok().map(|d| d.allowed())).collect();
-    assert_eq!(told, [Some(true), Some(false), None, Some(true), None]);
+    assert_eq!(results, [Some(true), Some(false), None, Some(true), None]);
     let instants: Vec<_> = answers.iter().flatten().map(|decision| decision.at()).collect();
     assert!(instants.windows(2).all(|pair| pair[0] == pair[1]));
 }
@@ -290,8 +290,8 @@ async fn override_changes_the_limit_of_one_key() {
     let vip = vip.with_override(["vip"], Quota::per_minute(3).unwrap()).unwrap();
     let Setup { limiter, .. } = setup([vip]);
     let mut allowed = Vec::new();
-    for who in ["vip", "vip", "vip", "vip", "joe", "joe"] {
-        allowed.push(limiter.acquire(who).await.unwrap().allowed());
+    for user in ["vip", "vip", "vip", "vip", "joe", "joe"] {
+        allowed.push(limiter.acquire(user).await.unwrap().allowed());
     }
     assert_eq!(allowed, [true, true, true, false, true, false]);
 }
@@ -370,10 +370,10 @@ async fn repeated_denied_attempt_stays_denied() {
 #[tokio::test]
 async fn same_id_with_another_cost_is_another_request() {
     let Setup { limiter, .. } = setup([rule("r", 10, 60)]);
-    let ask = |permits| Request::from("x").permits(permits).id(RequestId::new("one").unwrap());
-    assert!(limiter.acquire(ask(1)).await.unwrap().allowed());
-    assert!(!limiter.acquire(ask(10)).await.unwrap().allowed());
-    assert_eq!(limiter.acquire(ask(5)).await.unwrap().limits().next().unwrap().used(), 6);
+    let request = |permits| Request::from("x").permits(permits).id(RequestId::new("one").unwrap());
+    assert!(limiter.acquire(request(1)).await.unwrap().allowed());
+    assert!(!limiter.acquire(request(10)).await.unwrap().allowed());
+    assert_eq!(limiter.acquire(request(5)).await.unwrap().limits().next().unwrap().used(), 6);
 }
 
 /// A reservation of a key that was reset settles no later admission.

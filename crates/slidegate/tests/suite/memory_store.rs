@@ -24,7 +24,7 @@ fn with_options(options: MemoryOptions) -> (ManualClock, MemoryStore<ManualClock
     (clock.clone(), MemoryStore::with_clock_and_options(clock, options))
 }
 
-fn ask(name: &str, quota: Quota, cost: u64) -> Checks {
+fn checks(name: &str, quota: Quota, cost: u64) -> Checks {
     Checks::one(Check::new(Key::new("k", [("n", name)]), quota, cost)).unwrap()
 }
 
@@ -38,7 +38,7 @@ async fn expired_keys_are_swept() {
     let short = Quota::per_second(5).unwrap();
     let long = Quota::per_minute(5).unwrap();
     for n in 0..500 {
-        store.admit(&[ask(&n.to_string(), if n % 5 == 0 { long } else { short }, 1)]).await.unwrap();
+        store.admit(&[checks(&n.to_string(), if n % 5 == 0 { long } else { short }, 1)]).await.unwrap();
     }
     clock.advance(Micros::from_secs(1));
     store.sweep();
@@ -52,7 +52,7 @@ async fn expired_keys_are_swept() {
 #[tokio::test]
 async fn sweeping_happens_in_the_background() {
     let store = MemoryStore::new();
-    store.admit(&[ask("x", Quota::new(1, Duration::from_millis(1)).unwrap(), 1)]).await.unwrap();
+    store.admit(&[checks("x", Quota::new(1, Duration::from_millis(1)).unwrap(), 1)]).await.unwrap();
     until("the key is swept", async || store.stats().swept == 1).await;
     assert_eq!(store.stats().keys, 0);
 }
@@ -62,9 +62,9 @@ async fn peeks_and_denials_use_no_memory() {
     let (_, store) = store(1_000);
     let quota = Quota::per_minute(1).unwrap();
     for n in 0..200 {
-        store.admit(&[ask(&n.to_string(), quota, 1).peek()]).await.unwrap();
-        store.admit(&[ask(&n.to_string(), quota, 0)]).await.unwrap();
-        store.admit(&[ask(&n.to_string(), quota, 2)]).await.unwrap();
+        store.admit(&[checks(&n.to_string(), quota, 1).peek()]).await.unwrap();
+        store.admit(&[checks(&n.to_string(), quota, 0)]).await.unwrap();
+        store.admit(&[checks(&n.to_string(), quota, 2)]).await.unwrap();
     }
     assert_eq!(store.stats().keys, 0);
 }
@@ -74,15 +74,15 @@ async fn eviction_removes_flood_keys_before_older_keys() {
     let (_, store) = evicting(1_024);
     let quota = Quota::per_minute(100).unwrap();
     for n in 0..20 {
-        store.admit(&[ask(&format!("heavy{n}"), quota, 90)]).await.unwrap();
+        store.admit(&[checks(&format!("heavy{n}"), quota, 90)]).await.unwrap();
     }
     // A single permit may be all that a key has: its flood may not push it out by taking more.
     let one_an_hour = Quota::per_hour(1).unwrap();
     for n in 0..20 {
-        store.admit(&[ask(&format!("light{n}"), one_an_hour, 1)]).await.unwrap();
+        store.admit(&[checks(&format!("light{n}"), one_an_hour, 1)]).await.unwrap();
     }
     for n in 0..50_000 {
-        store.admit(&[ask(&format!("flood{n}"), quota, 2)]).await.unwrap();
+        store.admit(&[checks(&format!("flood{n}"), quota, 2)]).await.unwrap();
     }
     let stats = store.stats();
     assert!(stats.keys <= 1_024, "{} keys", stats.keys);
@@ -98,7 +98,7 @@ async fn eviction_removes_flood_keys_before_older_keys() {
 async fn idle_keys_are_evicted_before_live_keys() {
     let (clock, store) = evicting(16);
     let (second, hour) = (Quota::per_second(1).unwrap(), Quota::per_hour(1).unwrap());
-    let admit = async |name: String, quota| store.admit(&[ask(&name, quota, 1)]).await.unwrap();
+    let admit = async |name: String, quota| store.admit(&[checks(&name, quota, 1)]).await.unwrap();
     let counts = || (store.stats().keys, store.stats().swept, store.stats().evicted);
     for n in 0..8 {
         admit(format!("idle{n}"), second).await;
@@ -123,12 +123,12 @@ async fn idle_keys_are_evicted_before_live_keys() {
 async fn an_event_takes_eight_bytes() {
     let (clock, store) = store(1);
     let quota = Quota::per_hour(100_000).unwrap();
-    let ask = [ask("x", quota, 1)];
-    store.admit(&ask).await.unwrap();
+    let batch = [checks("x", quota, 1)];
+    store.admit(&batch).await.unwrap();
     let before = store.stats().bytes;
     for _ in 1..100_000 {
         clock.advance(Micros::new(1));
-        store.admit(&ask).await.unwrap();
+        store.admit(&batch).await.unwrap();
     }
     assert_eq!(used(&store, "x").await, 100_000);
     let each = (store.stats().bytes - before) as f64 / 100_000.0;
@@ -139,7 +139,7 @@ async fn an_event_takes_eight_bytes() {
     let (_, store) = self::store(1);
     let quota = Quota::per_hour(10_000_000).unwrap();
     for _ in 0..1_000 {
-        store.admit(&[self::ask("y", quota, 1_000)]).await.unwrap();
+        store.admit(&[self::checks("y", quota, 1_000)]).await.unwrap();
     }
     assert_eq!(used(&store, "y").await, 1_000_000);
     assert!(store.stats().bytes < 4_096, "{} bytes", store.stats().bytes);
@@ -151,12 +151,12 @@ fn known_key_is_decided_without_allocation() {
     // Longer than fits in place, so the key is on the heap.
     let name = "a-name-that-is-rather-long-for-a-key-but-not-too-long";
     let quota = Quota::new(100, Duration::from_micros(1_000)).unwrap();
-    let asks = [ask(name, quota, 1)];
+    let batch = [checks(name, quota, 1)];
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     let decide = |n: u64| {
         for _ in 0..n {
             clock.advance(Micros::new(7));
-            runtime.block_on(store.admit(&asks)).unwrap();
+            runtime.block_on(store.admit(&batch)).unwrap();
         }
     };
     let none = ALLOCATIONS.get();
@@ -168,28 +168,28 @@ fn known_key_is_decided_without_allocation() {
 }
 
 fn named(key: &str, id: &str, quota: Quota) -> Checks {
-    ask(key, quota, 1).with_id(RequestId::new(id).unwrap())
+    checks(key, quota, 1).with_id(RequestId::new(id).unwrap())
 }
 
 /// A UUID is too long to be kept in place: the text of each id was allocated twice.
 #[tokio::test]
 async fn statistics_count_bytes_of_ids_and_settlements() {
     let quota = Quota::per_hour(100_000).unwrap();
-    let held = quota.with_algorithm(Algorithm::Concurrency).unwrap();
+    let concurrency = quota.with_algorithm(Algorithm::Concurrency).unwrap();
     for (what, ids, settle, extend) in
         [("ids", true, false, false), ("settlements", false, true, false), ("extensions", false, false, true)]
     {
         let before = live_bytes();
         let (clock, store) = store(1_000);
-        let quota = if extend { held } else { quota };
+        let quota = if extend { concurrency } else { quota };
         for n in 0..40_000u64 {
             clock.advance(Micros::new(1));
             let key = format!("key{}", n % 20);
-            let ask = match ids {
+            let checks = match ids {
                 true => named(&key, &format!("3f2b8a64-7c1e-4d0a-9f5b-{n:012}"), quota),
-                false => ask(&key, quota, 1),
+                false => checks(&key, quota, 1),
             };
-            let entry = store.admit(&[ask]).await.unwrap()[0].verdicts[0].entry;
+            let entry = store.admit(&[checks]).await.unwrap()[0].verdicts[0].entry;
             let key = Key::new("k", [("n", key.as_str())]);
             let correction = if extend { Correction::Extend } else { Correction::Cost(2) };
             if extend || settle && (n / 20) % 2 == 0 {
@@ -238,7 +238,7 @@ async fn ids_and_settlements_have_a_memory_budget() {
     for n in 0..40_000 {
         let key = format!("other{}", n % 10);
         clock.advance(Micros::new(1));
-        let entry = store.admit(&[ask(&key, quota, 1)]).await.unwrap()[0].verdicts[0].entry;
+        let entry = store.admit(&[checks(&key, quota, 1)]).await.unwrap()[0].verdicts[0].entry;
         if (n / 10) % 2 == 0 {
             let refund = Settlement::refund(Key::new("k", [("n", key.as_str())]), entry);
             let before = used(&store, &key).await;
@@ -269,7 +269,7 @@ async fn expired_ids_are_removed_in_steps() {
     }
     let full = store.stats().note_bytes;
     clock.advance(Micros::from_secs(61));
-    store.admit(&[ask("k", quota, 1)]).await.unwrap();
+    store.admit(&[checks("k", quota, 1)]).await.unwrap();
     let steps = (1..100).find(|_| {
         store.sweep();
         store.stats().note_bytes < full / 100
@@ -291,7 +291,7 @@ async fn reservation_from_before_a_reset_settles_nothing() {
         let (clock, store) = store(1);
         let quota = Quota::per_hour(10).unwrap().with_algorithm(algorithm).unwrap();
         let key = Key::new("k", [("n", "x")]);
-        let admit = async || store.admit(&[ask("x", quota, 3)]).await.unwrap()[0].verdicts[0];
+        let admit = async || store.admit(&[checks("x", quota, 3)]).await.unwrap()[0].verdicts[0];
         let old = admit().await;
         assert!(store.reset(&key).await.unwrap());
         clock.advance(Micros::new(1));

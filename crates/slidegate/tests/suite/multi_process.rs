@@ -12,7 +12,7 @@ use slidegate::{
 };
 use slidegate_testkit::{Flavour, RedisServer};
 
-use crate::conformance::Dice;
+use crate::conformance::Rng;
 use crate::oracle::Oracle;
 
 const PROCESSES: u64 = 4;
@@ -22,7 +22,7 @@ fn key(n: u64) -> Key {
     Key::new("shared", [("n", n.to_string().as_str())])
 }
 
-/// Key 0 is hot; the others are asked for together.
+/// Key 0 is hot; the others are checked together.
 fn quota(n: u64) -> Quota {
     let quota = |limit, millis| Quota::new(limit, Duration::from_millis(millis)).unwrap();
     match n {
@@ -33,17 +33,17 @@ fn quota(n: u64) -> Quota {
     }
 }
 
-pub(crate) fn ask(dice: &mut Dice, encoding: Encoding) -> Checks {
+pub(crate) fn random_checks(rng: &mut Rng, encoding: Encoding) -> Checks {
     let check = |n: u64, cost| Check { encoding, ..Check::new(key(n), quota(n), cost) };
-    let cost = 1 + dice.below(3);
-    let ask = match dice.below(8) {
+    let cost = 1 + rng.below(3);
+    let checks = match rng.below(8) {
         0..=3 => Checks::new([check(0, cost)]),
         4 => Checks::new([check(1, cost), check(2, 1)]),
         5 => Checks::new([check(2, cost), check(1, 1), check(0, 1)]),
         6 => Checks::new([check(3, 1), check(1, cost)]),
         _ => Checks::new([check(1, 1), check(3, 1)]),
     };
-    ask.unwrap()
+    checks.unwrap()
 }
 
 /// Not a test by itself: the code of each process. Prints its seeds, requests and answers, a line each.
@@ -64,13 +64,13 @@ async fn worker() {
         let store = store.clone();
         tokio::spawn(async move {
             let mut lines = String::new();
-            let mut dice = Dice::new(process * 1_000 + client + 1);
+            let mut rng = Rng::new(process * 1_000 + client + 1);
             let end = tokio::time::sleep(Duration::from_millis(millis));
             let mut end = std::pin::pin!(end);
             while !end.is_elapsed() {
-                let ask = ask(&mut dice, encoding);
-                let readings = store.admit(std::slice::from_ref(&ask)).await.unwrap();
-                write_line(&mut lines, &ask, &readings[0]);
+                let checks = random_checks(&mut rng, encoding);
+                let batch_verdicts = store.admit(std::slice::from_ref(&checks)).await.unwrap();
+                write_line(&mut lines, &checks, &batch_verdicts[0]);
                 // Lets the clock be seen.
                 tokio::select! { biased; () = &mut end => {}, () = std::future::ready(()) => {} }
             }
@@ -90,9 +90,9 @@ fn read_mode(mode: &str) -> (RedisMode, Encoding) {
     }
 }
 
-fn write_line(lines: &mut String, ask: &Checks, reading: &Verdicts) {
-    write!(lines, "\n@{}", reading.at.get()).unwrap();
-    for (check, v) in ask.as_slice().iter().zip(&reading.verdicts) {
+fn write_line(lines: &mut String, checks: &Checks, verdicts: &Verdicts) {
+    write!(lines, "\n@{}", verdicts.at.get()).unwrap();
+    for (check, v) in checks.as_slice().iter().zip(&verdicts.verdicts) {
         let outcome = v.outcome as u64;
         let (key, cost, Entry { at, seq, .. }) = (&check.key, check.cost, v.entry);
         let (retry, reset) = (v.retry_after.get(), v.reset_after.get());
@@ -145,22 +145,22 @@ fn run(mode: &str, millis: u64) {
         let text = String::from_utf8(output.stdout).unwrap();
         history.extend(text.lines().filter_map(|line| read_line(line, read_mode(mode).1)));
     }
-    history.sort_by_key(|(_, reading)| reading.at);
+    history.sort_by_key(|(_, verdicts)| verdicts.at);
     let mut oracle = Oracle::default();
     // 0 partial charges and 0 lost permits: every number of every answer is what the algorithm says.
     let mut denials = 0;
-    for (ask, reading) in &history {
+    for (checks, verdicts) in &history {
         // A denial writes nothing, so in a transaction it can come before an admission that is dated earlier
         // but not yet written: at most one round trip. What is written is in the order of its instants.
-        if mode == "transaction" && !writes(ask, reading) {
+        if mode == "transaction" && !writes(checks, verdicts) {
             denials += 1;
             continue;
         }
-        oracle.admitted(ask, reading);
+        oracle.admitted(checks, verdicts);
     }
     let peaks = peaks(&history);
     eprintln!(
-        "{mode}: {} asks of {PROCESSES} processes x {CLIENTS} clients in {millis} ms replayed, 0 differences; \
+        "{mode}: {} requests of {PROCESSES} processes x {CLIENTS} clients in {millis} ms replayed, 0 differences; \
          {} charged, {} denied; most in any window: {peaks:?}",
         history.len(),
         oracle.seen.charged,
@@ -178,11 +178,11 @@ fn run(mode: &str, millis: u64) {
 }
 
 /// Returns true if the request recorded an admission or an attempt.
-fn writes(ask: &Checks, reading: &Verdicts) -> bool {
-    let denier = reading.verdicts.iter().position(|verdict| verdict.outcome.denies());
+fn writes(checks: &Checks, verdicts: &Verdicts) -> bool {
+    let denier = verdicts.verdicts.iter().position(|verdict| verdict.outcome.denies());
     let attempt =
         |i: usize, check: &Check| check.quota.count() == Count::Attempts && denier.is_some_and(|r| i <= r);
-    denier.is_none() || ask.as_slice().iter().enumerate().any(|(i, check)| attempt(i, check))
+    denier.is_none() || checks.as_slice().iter().enumerate().any(|(i, check)| attempt(i, check))
 }
 
 /// The most permits admitted in any window, by key, from the answers alone.
@@ -192,18 +192,18 @@ fn peaks(history: &[(Checks, Verdicts)]) -> HashMap<u64, u64> {
         let window = quota(n).window().get();
         let charged: Vec<(u64, u64)> = history
             .iter()
-            .flat_map(|(ask, reading)| ask.as_slice().iter().zip(&reading.verdicts))
+            .flat_map(|(checks, verdicts)| checks.as_slice().iter().zip(&verdicts.verdicts))
             .filter(|(check, verdict)| check.key == key(n) && verdict.outcome == Outcome::Charged)
             .map(|(check, verdict)| (verdict.entry.at.get(), check.cost))
             .collect();
-        let (mut first, mut held, mut peak) = (0, 0, 0);
+        let (mut first, mut used, mut peak) = (0, 0, 0);
         for (at, cost) in &charged {
-            held += cost;
+            used += cost;
             while charged[first].0 + window <= *at {
-                held -= charged[first].1;
+                used -= charged[first].1;
                 first += 1;
             }
-            peak = peak.max(held);
+            peak = peak.max(used);
         }
         peaks.insert(n, peak);
     }

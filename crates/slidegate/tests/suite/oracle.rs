@@ -7,14 +7,14 @@ use slidegate::{
     Settlement, Source, State, States, Verdict, Verdicts, evaluate,
 };
 
-/// Requests that name themselves are numbered from here on.
+/// First number of requests with an id.
 const NAMED: u64 = 1_000_000_000_000_000_000;
 
 /// Expected state of one store.
 #[derive(Default)]
 pub(crate) struct Oracle {
-    keys: HashMap<Key, Held>,
-    /// Stores number admissions as they like: theirs to ours.
+    keys: HashMap<Key, KeyState>,
+    /// Entries of the oracle by key and by the number that the store gave to the admission.
     numbers: HashMap<(Key, Micros, u64), Entry>,
     generation: u64,
     /// Charges that could be settled, newest last.
@@ -22,10 +22,10 @@ pub(crate) struct Oracle {
     pub seen: Seen,
 }
 
-/// That a trace tried everything.
+/// Counts of the outcomes of a trace, which show that the trace covers every case.
 #[derive(Debug, Default)]
 pub(crate) struct Seen {
-    pub asks: usize,
+    pub requests: usize,
     pub charged: usize,
     pub denied: usize,
     pub repeated: usize,
@@ -35,18 +35,18 @@ pub(crate) struct Seen {
     pub gone: usize,
     pub inspected: usize,
     pub extended: usize,
-    /// Judged by a limit that had not reached its full height.
-    pub climbing: usize,
-    /// Denied without asking the store.
-    pub known: usize,
+    /// Checks whose limit was still below its full height.
+    pub warming_up: usize,
+    /// Denials that did not reach the store.
+    pub cached: usize,
 }
 
-struct Held {
+struct KeyState {
     state: State,
     quota: Quota,
 }
 
-/// The states of one ask: those that suit, or new ones, which are kept only if something was recorded.
+/// States of the checks of one request: existing states, or new ones that are stored only if something was recorded.
 struct Picked<'a>(Vec<&'a mut State>);
 
 impl States for Picked<'_> {
@@ -56,45 +56,58 @@ impl States for Picked<'_> {
 }
 
 impl Oracle {
-    /// A denial that the store was not asked for: at that instant it would have denied as well, and its wait would
-    /// have been no shorter. Where nothing at all fits, every number is the same.
-    fn denied_again(&mut self, ask: &Checks, reading: &Verdicts) {
-        let mut judged = ask.as_slice().iter().zip(&reading.verdicts);
-        let (check, theirs) = judged.find(|(_, verdict)| verdict.outcome != Outcome::NotEvaluated).unwrap();
-        assert!(judged.all(|(_, verdict)| verdict.outcome == Outcome::NotEvaluated));
-        assert!(check.enforced && theirs.outcome.denies());
-        assert!(check.quota.count() == Count::Admitted || ask.is_peek());
-        let ours = self.would_be(check, reading.at);
-        assert_eq!(theirs.outcome, ours.outcome, "{} at {:?}: {theirs:?}, {ours:?}", check.key, reading.at);
-        assert!(theirs.retry_after <= ours.retry_after, "{theirs:?}, {ours:?}");
-        assert!(theirs.reset_after <= ours.reset_after || ours.used != theirs.used, "{theirs:?}, {ours:?}");
+    /// Asserts that the store would have denied at the same instant as the cache, with a wait that is no shorter. If no
+    /// cost fits, all numbers are equal.
+    fn assert_cached_denial(&mut self, checks: &Checks, verdicts: &Verdicts) {
+        let mut checked = checks.as_slice().iter().zip(&verdicts.verdicts);
+        let (check, actual) = checked.find(|(_, verdict)| verdict.outcome != Outcome::NotEvaluated).unwrap();
+        assert!(checked.all(|(_, verdict)| verdict.outcome == Outcome::NotEvaluated));
+        assert!(check.enforced && actual.outcome.denies());
+        assert!(check.quota.count() == Count::Admitted || checks.is_peek());
+        let expected = self.would_be(check, verdicts.at);
+        assert_eq!(
+            actual.outcome, expected.outcome,
+            "{} at {:?}: {actual:?}, {expected:?}",
+            check.key, verdicts.at
+        );
+        assert!(actual.retry_after <= expected.retry_after, "{actual:?}, {expected:?}");
+        assert!(
+            actual.reset_after <= expected.reset_after || expected.used != actual.used,
+            "{actual:?}, {expected:?}"
+        );
         // Unless more was admitted meanwhile, under a higher limit, or what is held was extended.
-        let same = ours.used == theirs.used && !check.quota.is_held();
-        if check.cost == 1 && theirs.used == check.quota.capacity() && same {
-            assert_eq!(*theirs, Verdict { entry: theirs.entry, ..ours }, "{} at {:?}", check.key, reading.at);
+        let same = expected.used == actual.used && !check.quota.is_held();
+        if check.cost == 1 && actual.used == check.quota.capacity() && same {
+            assert_eq!(
+                *actual,
+                Verdict { entry: actual.entry, ..expected },
+                "{} at {:?}",
+                check.key,
+                verdicts.at
+            );
         }
-        self.seen.known += 1;
+        self.seen.cached += 1;
     }
 
     /// Returns the expected verdict on a check at an instant.
     pub(crate) fn would_be(&self, check: &Check, at: Micros) -> Verdict {
-        let known = self.keys.get(&check.key).filter(|held| held.state.suits(&check.quota));
-        let mut state =
-            known.map_or_else(|| State::of_generation(&check.quota, 0), |held| held.state.clone());
-        let ask = Checks::one(check.clone()).unwrap().peek();
-        evaluate(&ask, at, &mut Picked(vec![&mut state])).verdicts[0]
+        let existing = self.keys.get(&check.key).filter(|key_state| key_state.state.suits(&check.quota));
+        let mut state = existing
+            .map_or_else(|| State::of_generation(&check.quota, 0), |key_state| key_state.state.clone());
+        let checks = Checks::one(check.clone()).unwrap().peek();
+        evaluate(&checks, at, &mut Picked(vec![&mut state])).verdicts[0]
     }
 
     /// Replays a decision and asserts that the store gave the expected verdicts.
-    pub(crate) fn admitted(&mut self, ask: &Checks, reading: &Verdicts) {
-        if reading.source == Source::DenyCache {
-            return self.denied_again(ask, reading);
+    pub(crate) fn admitted(&mut self, checks: &Checks, verdicts: &Verdicts) {
+        if verdicts.source == Source::DenyCache {
+            return self.assert_cached_denial(checks, verdicts);
         }
         let mut states: Vec<State> = Vec::new();
-        for check in ask.as_slice() {
-            let known = self.keys.get(&check.key).filter(|held| held.state.suits(&check.quota));
-            states.push(match known {
-                Some(held) => held.state.clone(),
+        for check in checks.as_slice() {
+            let existing = self.keys.get(&check.key).filter(|key_state| key_state.state.suits(&check.quota));
+            states.push(match existing {
+                Some(key_state) => key_state.state.clone(),
                 None => {
                     self.generation += 1;
                     self.charges.retain(|(key, entry)| *key != check.key || entry.seq < NAMED);
@@ -102,67 +115,72 @@ impl Oracle {
                 }
             });
         }
-        let expected = evaluate(ask, reading.at, &mut Picked(states.iter_mut().collect()));
-        self.seen.asks += 1;
-        assert_eq!(reading.verdicts.len(), ask.as_slice().len());
-        for ((check, state), (ours, theirs)) in
-            ask.as_slice().iter().zip(states).zip(expected.verdicts.iter().zip(&reading.verdicts))
+        let expected_verdicts = evaluate(checks, verdicts.at, &mut Picked(states.iter_mut().collect()));
+        self.seen.requests += 1;
+        assert_eq!(verdicts.verdicts.len(), checks.as_slice().len());
+        for ((check, state), (expected, actual)) in checks
+            .as_slice()
+            .iter()
+            .zip(states)
+            .zip(expected_verdicts.verdicts.iter().zip(&verdicts.verdicts))
         {
-            let mut comparable = *theirs;
-            if theirs.precision == Precision::LowerBound {
-                let waits = (theirs.retry_after, ours.retry_after);
+            let mut comparable = *actual;
+            if actual.precision == Precision::LowerBound {
+                let waits = (actual.retry_after, expected.retry_after);
                 assert!(waits.0 > Micros::ZERO && waits.0 <= waits.1, "{}: {waits:?}", check.key);
-                (comparable.retry_after, comparable.precision) = (ours.retry_after, Precision::Exact);
+                (comparable.retry_after, comparable.precision) = (expected.retry_after, Precision::Exact);
             }
-            if theirs.outcome == Outcome::Charged {
-                let number = (check.key.clone(), theirs.entry.at, theirs.entry.seq);
-                comparable.entry.seq = ours.entry.seq;
-                let known = self.numbers.insert(number, ours.entry);
-                let is_new = self.keys.get(&check.key).is_none_or(|held| held.state.used() != state.used())
-                    && known != Some(ours.entry);
-                // After a reset a request that names itself has the same number in the same instant.
-                let again = theirs.entry.seq >= NAMED;
-                if let Some(known) = known.filter(|known| !again || *known == ours.entry) {
-                    assert_eq!(known, ours.entry, "{}: one number for two admissions", check.key);
+            if actual.outcome == Outcome::Charged {
+                let number = (check.key.clone(), actual.entry.at, actual.entry.seq);
+                comparable.entry.seq = expected.entry.seq;
+                let previous = self.numbers.insert(number, expected.entry);
+                let is_new =
+                    self.keys.get(&check.key).is_none_or(|key_state| key_state.state.used() != state.used())
+                        && previous != Some(expected.entry);
+                // After a reset a request with an id has the same number in the same instant.
+                let again = actual.entry.seq >= NAMED;
+                if let Some(previous) = previous.filter(|previous| !again || *previous == expected.entry) {
+                    assert_eq!(previous, expected.entry, "{}: one number for two admissions", check.key);
                     self.seen.repeated += 1;
                 }
                 if is_new && check.quota.count() == Count::Admitted {
-                    self.charges.push((check.key.clone(), theirs.entry));
+                    self.charges.push((check.key.clone(), actual.entry));
                 }
             } else {
-                comparable.entry = ours.entry;
+                comparable.entry = expected.entry;
             }
             assert_eq!(
-                &comparable, ours,
-                "{} at {:?}: the store (left) differs from the algorithm (right)\n{ask:?}",
-                check.key, reading.at
+                &comparable, expected,
+                "{} at {:?}: the store (left) differs from the algorithm (right)\n{checks:?}",
+                check.key, verdicts.at
             );
-            if ours.limit < check.quota.capacity() {
-                self.seen.climbing += 1;
+            if expected.limit < check.quota.capacity() {
+                self.seen.warming_up += 1;
             }
-            match ours.outcome {
+            match expected.outcome {
                 Outcome::Charged => self.seen.charged += 1,
                 Outcome::Denied => self.seen.denied += 1,
                 Outcome::Impossible => self.seen.impossible += 1,
                 Outcome::Fits | Outcome::NotEvaluated => {}
             }
-            let kept = self.keys.get(&check.key).is_some_and(|held| held.state.suits(&check.quota));
+            let exists =
+                self.keys.get(&check.key).is_some_and(|key_state| key_state.state.suits(&check.quota));
             // A store keeps a new state only if something was recorded.
-            if kept || state.used() > 0 {
-                self.keys.insert(check.key.clone(), Held { state, quota: check.quota });
+            if exists || state.used() > 0 {
+                self.keys.insert(check.key.clone(), KeyState { state, quota: check.quota });
             }
         }
     }
 
-    pub(crate) fn settled(&mut self, settlement: &Settlement, at: Micros, theirs: Settled) {
+    pub(crate) fn settled(&mut self, settlement: &Settlement, at: Micros, actual: Settled) {
         let Settlement { key, entry, correction } = settlement;
         let number = (key.clone(), entry.at, entry.seq);
-        let ours = match (self.keys.get_mut(key), self.numbers.get(&number)) {
-            (Some(held), Some(entry)) => held.state.correct(at, *entry, *correction),
+        let expected = match (self.keys.get_mut(key), self.numbers.get(&number)) {
+            (Some(key_state), Some(entry)) => key_state.state.correct(at, *entry, *correction),
             _ => Settled::Gone,
         };
-        assert_eq!(theirs, ours, "{settlement:?} at {at:?}: the store (left) differs from the algorithm");
-        match ours {
+        assert_eq!(actual, expected, "{settlement:?} at {at:?}: the store (left) differs from the algorithm");
+        match expected {
             Settled::Done if *correction == Correction::Extend => self.seen.extended += 1,
             Settled::Done => self.seen.done += 1,
             Settled::Already => self.seen.already += 1,
@@ -170,25 +188,25 @@ impl Oracle {
         }
     }
 
-    pub(crate) fn inspected(&mut self, key: &Key, theirs: Option<&Inspection>) {
-        // Nothing counted is no answer to compare: what still counted a moment ago may have left.
-        let Some(theirs) = theirs else { return };
+    pub(crate) fn inspected(&mut self, key: &Key, actual: Option<&Inspection>) {
+        // The last entry may have expired a moment ago, so a missing key is not compared.
+        let Some(actual) = actual else { return };
         self.seen.inspected += 1;
-        let held = self.keys.get(key).unwrap_or_else(|| panic!("{key} should not be there"));
-        let mut state = held.state.clone();
-        let verdict = state.admit(theirs.at, &held.quota, 0);
-        assert_eq!((theirs.used, theirs.reset_after), (verdict.used, verdict.reset_after), "{key}");
-        let ours: Vec<_> = state
+        let key_state = self.keys.get(key).unwrap_or_else(|| panic!("{key} should not be there"));
+        let mut state = key_state.state.clone();
+        let verdict = state.admit(actual.at, &key_state.quota, 0);
+        assert_eq!((actual.used, actual.reset_after), (verdict.used, verdict.reset_after), "{key}");
+        let expected: Vec<_> = state
             .entries()
             .into_iter()
-            .map(|(at, cost, leaves)| (at, cost, Micros::new(leaves.get() - theirs.at.get())))
+            .map(|(at, cost, leaves)| (at, cost, Micros::new(leaves.get() - actual.at.get())))
             .collect();
-        let listed: Vec<_> = theirs.entries.iter().map(|e| (e.at, e.cost, e.leaves_after)).collect();
-        assert_eq!(listed, ours, "{key}");
+        let listed: Vec<_> = actual.entries.iter().map(|e| (e.at, e.cost, e.leaves_after)).collect();
+        assert_eq!(listed, expected, "{key}");
     }
 
-    /// The number of a request that names itself is made from its name, so it does not tell the slice's old
-    /// count from its new one; see `lua/notes.lua`.
+    /// Removes charges of requests with an id. Their number is derived from the id, so it does not distinguish the old
+    /// count of a slice from the new one; see `lua/notes.lua`.
     fn forget_named(&mut self, key: &Key) {
         self.charges.retain(|(charged, entry)| charged != key || entry.seq < NAMED);
     }

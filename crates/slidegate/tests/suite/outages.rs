@@ -27,7 +27,7 @@ fn options() -> FailoverOptions {
 
 /// Result of a deployment after some outages of its server.
 struct Ended {
-    told: Vec<CallRecord>,
+    calls: Vec<CallRecord>,
     outages: Vec<Outage>,
     latency: Latency,
     excess: u64,
@@ -53,10 +53,10 @@ async fn away(options: &FailoverOptions, rounds: u64, go: fn(&RedisServer), back
         deployment.until_given_up(0).await;
         if round % 2 == 1 {
             let admitted =
-                |told: &[&CallRecord], key| told.iter().any(|told| told.key == key && told.allowed);
+                |calls: &[&CallRecord], key| calls.iter().any(|call| call.key == key && call.allowed);
             deployment
-                .until("every node admits every key without the store", |told| {
-                    ALL.iter().all(|key| admitted(told, *key))
+                .until("every node admits every key without the store", |calls| {
+                    ALL.iter().all(|key| admitted(calls, *key))
                 })
                 .await;
         }
@@ -70,13 +70,13 @@ async fn away(options: &FailoverOptions, rounds: u64, go: fn(&RedisServer), back
     let stats: Vec<_> = deployment.nodes.iter().flat_map(|failover| failover.stats().servers).collect();
     let excess = stats.iter().map(|server| server.excess).sum();
     let written_back = stats.iter().map(|server| server.written_back).sum();
-    let told = deployment.stop().await;
-    let latency = watchdog.latency(told.iter());
-    Ended { told, outages, latency, excess, written_back }
+    let calls = deployment.stop().await;
+    let latency = watchdog.latency(calls.iter());
+    Ended { calls, outages, latency, excess, written_back }
 }
 
-fn count(told: &[CallRecord], source: Source) -> usize {
-    told.iter().filter(|told| told.source == source).count()
+fn count(calls: &[CallRecord], source: Source) -> usize {
+    calls.iter().filter(|call| call.source == source).count()
 }
 
 #[tokio::test]
@@ -94,18 +94,18 @@ async fn three_nodes_stay_within_limits_if_redis_hangs() {
 }
 
 fn within_the_limits(what: &str, ended: Ended) {
-    let Ended { told, outages, latency, excess, written_back } = ended;
+    let Ended { calls, outages, latency, excess, written_back } = ended;
     eprintln!(
         "{what}: {latency}; {} by the store, {} local; {written_back} permits written back, excess {excess}",
-        count(&told, Source::Store),
-        count(&told, Source::Local),
+        count(&calls, Source::Store),
+        count(&calls, Source::Local),
     );
     let deadline = options().deadline;
-    Run { told: &told, nodes: NODES, deadline, in_flight: 3, outages: &outages }.assert_bounds(what, &ALL);
+    Run { calls: &calls, nodes: NODES, deadline, in_flight: 3, outages: &outages }.assert_bounds(what, &ALL);
     assert!(written_back > 0);
     // The store denied every key, so the limits were also reached. A cost of up to 3 may not fit the last permits.
     for key in ALL {
-        let (worst, limit) = (worst(&told, key), quota(key).capacity());
+        let (worst, limit) = (worst(&calls, key), quota(key).capacity());
         assert!(worst + 3 >= limit, "key {key}: only {worst} of {limit}");
     }
     assert!(latency.corrected <= deadline + ms(10), "{latency}");
@@ -115,9 +115,9 @@ fn within_the_limits(what: &str, ended: Ended) {
 #[tokio::test]
 async fn without_journal_an_empty_redis_admits_again() {
     let options = FailoverOptions { journal: 0, ..options() };
-    let Ended { told, .. } = away(&options, 1, RedisServer::kill, RedisServer::restart).await;
-    let all = [0, 1, 2].map(|key| (key, worst(&told, key), quota(key).capacity()));
-    eprintln!("outages without the mirror: most in a window of (key, most, limit): {all:?}");
+    let Ended { calls, .. } = away(&options, 1, RedisServer::kill, RedisServer::restart).await;
+    let all = [0, 1, 2].map(|key| (key, worst(&calls, key), quota(key).capacity()));
+    eprintln!("outages without the journal: most in a window of (key, most, limit): {all:?}");
     assert!(all.iter().any(|(_, worst, limit)| worst > limit), "{all:?}");
     // What was lost, what the nodes admitted meanwhile, and what the empty server admits: up to the limit each.
     assert!(all.iter().all(|(_, worst, limit)| *worst <= 3 * limit), "{all:?}");

@@ -15,7 +15,7 @@ impl Preset {
         Preset { clock, limiter: Limiter::new(store, Rules::from_yaml(file).unwrap()) }
     }
 
-    async fn ask<const N: usize>(&self, attributes: [(&str, &str); N]) -> Decision {
+    async fn acquire<const N: usize>(&self, attributes: [(&str, &str); N]) -> Decision {
         self.limiter.acquire(Request::new(attributes)).await.unwrap()
     }
 
@@ -23,7 +23,7 @@ impl Preset {
     async fn allowed<const N: usize>(&self, times: usize, attributes: [(&str, &str); N]) -> usize {
         let mut allowed = 0;
         for _ in 0..times {
-            allowed += usize::from(self.ask(attributes).await.allowed());
+            allowed += usize::from(self.acquire(attributes).await.allowed());
         }
         allowed
     }
@@ -45,8 +45,9 @@ async fn flash_sale() {
             for _ in 0..10 {
                 buyer += 1;
                 let user = buyer.to_string();
-                sold +=
-                    usize::from(sale.ask([("api", "/buy"), ("item", "tv"), ("user", &user)]).await.allowed());
+                sold += usize::from(
+                    sale.acquire([("api", "/buy"), ("item", "tv"), ("user", &user)]).await.allowed(),
+                );
             }
             sale.pass(5);
         }
@@ -58,16 +59,16 @@ async fn flash_sale() {
     let eager = [("api", "/buy"), ("item", "phone"), ("user", "eager")];
     let mut allowed = 0;
     for _ in 0..100 {
-        allowed += usize::from(sale.ask(eager).await.allowed());
+        allowed += usize::from(sale.acquire(eager).await.allowed());
         sale.pass(100);
     }
     assert_eq!(allowed, 3);
-    assert_eq!(sale.ask(eager).await.code(), 42901);
+    assert_eq!(sale.acquire(eager).await.code(), 42901);
     sale.pass(5_000);
-    assert!(sale.ask(eager).await.allowed());
+    assert!(sale.acquire(eager).await.allowed());
 
     // One payment each, fifty at once, and a place as soon as one is done.
-    let pay = async |user: usize| sale.ask([("api", "/pay"), ("user", &user.to_string())]).await;
+    let pay = async |user: usize| sale.acquire([("api", "/pay"), ("user", &user.to_string())]).await;
     let first = pay(0).await;
     assert_eq!(pay(0).await.code(), 42904);
     for user in 1..50 {
@@ -107,7 +108,7 @@ async fn api_quota() {
         trial += api.allowed(10, client("trial")).await;
     }
     assert_eq!(trial, 100);
-    let denied = api.ask(client("trial")).await;
+    let denied = api.acquire(client("trial")).await;
     assert_eq!(denied.denied_by(), Some("quota-per-day"));
     api.clock.advance(denied.retry_after());
     assert_eq!(api.allowed(10, client("trial")).await, 5);
@@ -115,32 +116,32 @@ async fn api_quota() {
 
 #[tokio::test]
 async fn behaviour_guard() {
-    let guard = Preset::new(include_str!("../../../../examples/rules/behaviour-guard.yaml"));
+    let behaviour = Preset::new(include_str!("../../../../examples/rules/behaviour-guard.yaml"));
     // One address that tries users, a password a second: three tries, and then none while it goes on.
     let mut allowed = 0;
     for n in 0..60 {
         let user = n.to_string();
         let login = [("api", "/login"), ("ip", "192.0.2.1"), ("user", user.as_str())];
-        allowed += usize::from(guard.ask(login).await.allowed());
-        guard.pass(1_000);
+        allowed += usize::from(behaviour.acquire(login).await.allowed());
+        behaviour.pass(1_000);
     }
     assert_eq!(allowed, 3);
     // Many addresses that try one user.
     let mut codes = Vec::new();
     for n in 0..7 {
         let ip = format!("192.0.2.{}", 100 + n);
-        codes.push(guard.ask([("api", "/login"), ("ip", &ip), ("user", "alice")]).await.code());
+        codes.push(behaviour.acquire([("api", "/login"), ("ip", &ip), ("user", "alice")]).await.code());
     }
     assert_eq!(codes, [0, 0, 0, 0, 0, 10008, 10008]);
     // Nobody reads more than six hundred in any ten minutes; one who reads one a second does not come close.
     let read = |user| [("api", "/items/1"), ("user", user)];
-    assert_eq!(guard.allowed(1_000, read("scraper")).await, 600);
-    assert_eq!(guard.ask(read("scraper")).await.code(), 10009);
-    assert_eq!(guard.allowed(1, read("reader")).await, 1);
-    guard.pass(631_000);
-    assert_eq!(guard.allowed(1_000, read("scraper")).await, 600);
+    assert_eq!(behaviour.allowed(1_000, read("scraper")).await, 600);
+    assert_eq!(behaviour.acquire(read("scraper")).await.code(), 10009);
+    assert_eq!(behaviour.allowed(1, read("reader")).await, 1);
+    behaviour.pass(631_000);
+    assert_eq!(behaviour.allowed(1_000, read("scraper")).await, 600);
     // It only watches.
     let post = [("api", "/comments"), ("user", "bob")];
-    assert_eq!(guard.allowed(50, post).await, 50);
-    assert!(guard.ask(post).await.limits().next().unwrap().outcome().denies());
+    assert_eq!(behaviour.allowed(50, post).await, 50);
+    assert!(behaviour.acquire(post).await.limits().next().unwrap().outcome().denies());
 }

@@ -17,7 +17,7 @@ fn key(name: &str) -> Key {
     Key::new("f", [("n", name)])
 }
 
-fn ask(name: &str) -> Checks {
+fn checks(name: &str) -> Checks {
     Checks::one(Check::new(key(name), Quota::per_minute(5).unwrap(), 1)).unwrap()
 }
 
@@ -34,23 +34,23 @@ fn store(server: &RedisServer) -> RedisStore {
     RedisStore::with_options(&options(server)).unwrap()
 }
 
-async fn fails(store: &RedisStore, ask: Checks, fault: Fault, words: &str) -> Error {
-    let error = store.admit(&[ask]).await.expect_err(words);
+async fn fails(store: &RedisStore, checks: Checks, fault: Fault, words: &str) -> Error {
+    let error = store.admit(&[checks]).await.expect_err(words);
     assert_eq!(error.fault(), Some(fault), "{error}");
     assert!(error.is_unavailable() && error.to_string().contains(words), "{error}");
     error
 }
 
-async fn used(store: &RedisStore, ask: Checks) -> u64 {
-    answered(store, ask.peek()).await.used
+async fn used(store: &RedisStore, checks: Checks) -> u64 {
+    answered(store, checks.peek()).await.used
 }
 
 /// Retries until there is an answer, as a client of a store with a short timeout does. The call must not be charged twice.
-async fn answered(store: &RedisStore, ask: Checks) -> Verdict {
+async fn answered(store: &RedisStore, checks: Checks) -> Verdict {
     let mut verdict = None;
-    until("an answer", async || match store.admit(std::slice::from_ref(&ask)).await {
-        Ok(readings) => {
-            verdict = Some(readings[0].verdicts[0]);
+    until("an answer", async || match store.admit(std::slice::from_ref(&checks)).await {
+        Ok(batch_verdicts) => {
+            verdict = Some(batch_verdicts[0].verdicts[0]);
             true
         }
         Err(error) => {
@@ -76,12 +76,14 @@ async fn foreign_type_under_our_key_is_an_error() {
         let store = store(&server);
         let advice = "delete it, or set another redis.prefix";
         for store in [&store, &transactions] {
-            fails(store, ask("string"), Fault::WrongType, advice).await;
-            fails(store, ask("zset").with_id(RequestId::new("a").unwrap()), Fault::WrongType, advice).await;
-            // Of an ask with two keys, nothing is charged if one fails.
-            let both = Checks::new(["good", "string"].map(|name| ask(name).as_slice()[0].clone())).unwrap();
+            fails(store, checks("string"), Fault::WrongType, advice).await;
+            fails(store, checks("zset").with_id(RequestId::new("a").unwrap()), Fault::WrongType, advice)
+                .await;
+            // A request with two keys charges nothing if one key fails.
+            let both =
+                Checks::new(["good", "string"].map(|name| checks(name).as_slice()[0].clone())).unwrap();
             fails(store, both, Fault::WrongType, advice).await;
-            assert_eq!(used(store, ask("good")).await, 0);
+            assert_eq!(used(store, checks("good")).await, 0);
         }
         fails(&store, packed("packed"), Fault::WrongType, advice).await;
         fails(&store, packed("list"), Fault::WrongType, advice).await;
@@ -101,7 +103,7 @@ async fn replica_is_an_error() {
         format!("{:?}", replica.run("INFO replication")).contains("master_link_status:up")
     })
     .await;
-    fails(&store(&replica), ask("a"), Fault::ReadOnly, "point redis.url at the primary").await;
+    fails(&store(&replica), checks("a"), Fault::ReadOnly, "point redis.url at the primary").await;
 }
 
 #[tokio::test]
@@ -111,21 +113,21 @@ async fn full_memory_is_an_error() {
             RedisServer::with(flavour, &["--maxmemory-policy", "noeviction"], &[]).without_ttl_check();
         let store = store(&server);
         for _ in 0..3 {
-            store.admit(&[ask("a")]).await.unwrap();
+            store.admit(&[checks("a")]).await.unwrap();
         }
         server.run(&format!("SET filler {}", "x".repeat(200_000)));
         server.run("CONFIG SET maxmemory 100kb");
-        fails(&store, ask("a"), Fault::OutOfMemory, "raise it").await;
-        fails(&store, ask("new"), Fault::OutOfMemory, "raise it").await;
+        fails(&store, checks("a"), Fault::OutOfMemory, "raise it").await;
+        fails(&store, checks("new"), Fault::OutOfMemory, "raise it").await;
         server.run("CONFIG SET maxmemory 0");
-        assert_eq!(used(&store, ask("a")).await, 3, "what was denied for lack of memory is not charged");
+        assert_eq!(used(&store, checks("a")).await, 3, "what was denied for lack of memory is not charged");
     }
 }
 
 #[tokio::test]
 async fn missing_password_or_permission_is_an_error() {
     let server = RedisServer::with(Flavour::Redis7, &["--requirepass", "hush"], &[]).without_ttl_check();
-    fails(&store(&server), ask("a"), Fault::NotAllowed, "redis://user:password@host").await;
+    fails(&store(&server), checks("a"), Fault::NotAllowed, "redis://user:password@host").await;
     let at = format!("127.0.0.1:{}", server.port);
     let store_at = |url: String| {
         let patience = Duration::from_secs(20);
@@ -134,10 +136,10 @@ async fn missing_password_or_permission_is_an_error() {
         RedisStore::with_options(&options).unwrap()
     };
     let wrong = store_at(format!("redis://:wrong@{at}"));
-    let error = fails(&wrong, ask("a"), Fault::NotAllowed, "correct redis.url").await;
+    let error = fails(&wrong, checks("a"), Fault::NotAllowed, "correct redis.url").await;
     assert!(!error.to_string().contains("wrong@") && !error.to_string().contains("hush"));
     let right = store_at(format!("redis://:hush@{at}"));
-    assert_eq!(right.admit(&[ask("a")]).await.unwrap()[0].verdicts[0].outcome, Outcome::Charged);
+    assert_eq!(right.admit(&[checks("a")]).await.unwrap()[0].verdicts[0].outcome, Outcome::Charged);
     assert_eq!(right.address(), at);
 
     // A user that may do just what docs/redis.md lists, and one that may not run scripts.
@@ -170,7 +172,7 @@ async fn missing_password_or_permission_is_an_error() {
         store.report().await.unwrap();
         store.keys(0, 10).await.unwrap();
         store.memory().await.unwrap();
-        store.admit(&[ask("a")]).await.unwrap();
+        store.admit(&[checks("a")]).await.unwrap();
         assert!(store.weigh(10).await.unwrap().bytes > 0);
         assert!(store.audit(&key("a"), None, true).await.unwrap().is_some());
         store.clean(0, 100).await.unwrap();
@@ -205,13 +207,13 @@ async fn missing_password_or_permission_is_an_error() {
     failover.leave().await;
     drop((hot, failover));
     redis::cmd("ACL").arg(&["SETUSER", "slidegate", "-watch", "-unwatch"]).exec(&mut admin).unwrap();
-    limited(RedisMode::Script).admit(&[ask("a")]).await.unwrap();
+    limited(RedisMode::Script).admit(&[checks("a")]).await.unwrap();
     redis::cmd("ACL")
         .arg(&["SETUSER", "slidegate", "+watch", "+unwatch", "-evalsha", "-eval"])
         .exec(&mut admin)
         .unwrap();
-    fails(&limited(RedisMode::Script), ask("a"), Fault::NotAllowed, "docs/redis.md").await;
-    limited(RedisMode::Transaction).admit(&[ask("a")]).await.unwrap();
+    fails(&limited(RedisMode::Script), checks("a"), Fault::NotAllowed, "docs/redis.md").await;
+    limited(RedisMode::Transaction).admit(&[checks("a")]).await.unwrap();
 }
 
 #[tokio::test]
@@ -226,14 +228,14 @@ async fn loading_server_is_an_error() {
     let slow =
         ["--dir", &dir, "--key-load-delay", "30000", "--loading-process-events-interval-bytes", "1024"];
     let server = RedisServer::with(Flavour::Redis7, &slow, &[]).without_ttl_check();
-    fails(&store(&server), ask("a"), Fault::Loading, "will answer when it is done").await;
+    fails(&store(&server), checks("a"), Fault::Loading, "will answer when it is done").await;
 }
 
 #[tokio::test]
 async fn busy_server_is_an_error() {
     let server = RedisServer::with(Flavour::Redis7, &["--lua-time-limit", "20"], &[]);
     let store = store(&server);
-    store.admit(&[ask("a")]).await.unwrap();
+    store.admit(&[checks("a")]).await.unwrap();
     let url = server.url();
     let endless = std::thread::spawn(move || {
         let mut connection = redis::Client::open(url).unwrap().get_connection().unwrap();
@@ -245,10 +247,10 @@ async fn busy_server_is_an_error() {
         answer.is_err_and(|error| error.to_string().contains("BUSY"))
     })
     .await;
-    fails(&store, ask("a"), Fault::Busy, "SCRIPT KILL").await;
+    fails(&store, checks("a"), Fault::Busy, "SCRIPT KILL").await;
     server.run("SCRIPT KILL");
     endless.join().unwrap();
-    assert_eq!(used(&store, ask("a")).await, 1);
+    assert_eq!(used(&store, checks("a")).await, 1);
 }
 
 #[tokio::test]
@@ -256,7 +258,7 @@ async fn cluster_without_cluster_mode_is_an_error() {
     let node = || RedisServer::with(Flavour::Redis7, &["--cluster-enabled", "yes"], &[]).without_ttl_check();
     let (one, two) = (node(), node());
     one.run("CLUSTER ADDSLOTSRANGE 0 8191");
-    fails(&store(&one), ask("a"), Fault::Cluster, "node of a cluster").await;
+    fails(&store(&one), checks("a"), Fault::Cluster, "node of a cluster").await;
     two.run("CLUSTER ADDSLOTSRANGE 8192 16383");
     one.run(&format!("CLUSTER MEET 127.0.0.1 {}", two.port));
     until("the nodes have met", async || {
@@ -267,7 +269,7 @@ async fn cluster_without_cluster_mode_is_an_error() {
     let store = store(&one);
     let (mut here, mut moved) = (0, 0);
     for n in 0..20 {
-        match store.admit(&[ask(&n.to_string())]).await {
+        match store.admit(&[checks(&n.to_string())]).await {
             Ok(_) => here += 1,
             Err(error) => {
                 assert_eq!(error.fault(), Some(Fault::Cluster), "{error}");
@@ -277,7 +279,7 @@ async fn cluster_without_cluster_mode_is_an_error() {
         }
     }
     assert!(here > 0 && moved > 0);
-    let both = Checks::new(["a", "b"].map(|name| ask(name).as_slice()[0].clone())).unwrap();
+    let both = Checks::new(["a", "b"].map(|name| checks(name).as_slice()[0].clone())).unwrap();
     fails(&store, both, Fault::Cluster, "node of a cluster").await;
     assert!(store.report().await.unwrap().warnings[0].contains("cluster"));
 }
@@ -327,7 +329,7 @@ async fn is_an_error(answer: &'static [u8], mode: RedisMode) {
     let options = RedisOptions { response_timeout: timeout, mode, ..RedisOptions::new(parrot(answer)) };
     let store = RedisStore::with_options(&options).unwrap();
     let name = String::from_utf8_lossy(answer).into_owned();
-    let error = store.admit(&[ask("a")]).await.expect_err(&name);
+    let error = store.admit(&[checks("a")]).await.expect_err(&name);
     assert!(error.is_unavailable(), "{name}: {error:?}");
     let settlement = Settlement {
         key: key("a"),
@@ -345,12 +347,12 @@ async fn is_an_error(answer: &'static [u8], mode: RedisMode) {
 async fn store_reconnects_after_an_outage() {
     let port = lasting_port();
     let store = RedisStore::new(&format!("redis://127.0.0.1:{port}")).unwrap();
-    let error = fails(&store, ask("a"), Fault::Unreachable, "cannot be reached").await;
+    let error = fails(&store, checks("a"), Fault::Unreachable, "cannot be reached").await;
     assert!(!error.outcome_unknown());
     let server = RedisServer::at(Flavour::Redis7, port);
     recovers(&store).await;
     drop(server);
-    let error = store.admit(&[ask("a")]).await.unwrap_err();
+    let error = store.admit(&[checks("a")]).await.unwrap_err();
     assert!(matches!(error.fault(), Some(Fault::Lost | Fault::Unreachable)), "{error:?}");
     let _server = RedisServer::at(Flavour::Redis7, port);
     recovers(&store).await;
@@ -358,7 +360,7 @@ async fn store_reconnects_after_an_outage() {
 
 /// Attempts to connect are at most a second apart.
 async fn recovers(store: &RedisStore) {
-    until("the store notices that Redis is back", async || store.admit(&[ask("a")]).await.is_ok()).await;
+    until("the store notices that Redis is back", async || store.admit(&[checks("a")]).await.is_ok()).await;
 }
 
 /// The server stops for longer than the store waits, and then executes the call.
@@ -370,7 +372,7 @@ async fn unknown_outcome_is_charged_at_most_once() {
         let impatient = RedisOptions { mode, response_timeout: timeout, ..options(&server) };
         let store = RedisStore::with_options(&impatient).unwrap();
         let name = format!("{mode:?}");
-        let request = |n: u64| ask(&name).with_id(RequestId::new(&format!("request-{n}")).unwrap());
+        let request = |n: u64| checks(&name).with_id(RequestId::new(&format!("request-{n}")).unwrap());
         assert_eq!(answered(&store, request(0)).await.used, 1);
         for n in 1..=5 {
             server.signal("-STOP");
@@ -385,7 +387,7 @@ async fn unknown_outcome_is_charged_at_most_once() {
                 assert_eq!((again.outcome, third.outcome), (Outcome::Denied, Outcome::Denied));
             }
         }
-        let used = used(&store, ask(&name)).await;
+        let used = used(&store, checks(&name)).await;
         assert_eq!(used, 5, "{mode:?}: five requests, however often they were sent");
     }
 }
@@ -407,9 +409,9 @@ async fn script_flush_fails_no_decision() {
         let quota = Quota::per_hour(1_000_000).unwrap();
         let mut charged = 0;
         while !flusher.is_finished() {
-            let asks = [Checks::one(Check::new(key("n"), quota, 1)).unwrap()];
+            let batch = [Checks::one(Check::new(key("n"), quota, 1)).unwrap()];
             charged += 1;
-            assert_eq!(store.admit(&asks).await.unwrap()[0].verdicts[0].used, charged);
+            assert_eq!(store.admit(&batch).await.unwrap()[0].verdicts[0].used, charged);
         }
         flusher.join().unwrap();
         eprintln!("{flavour:?}: {charged} decisions while scripts were flushed 400 times, 0 failed");
@@ -428,7 +430,7 @@ async fn calls_over_the_in_flight_limit_fail() {
     server.signal("-STOP");
     let calls = (0..20).map(|_| {
         let store = store.clone();
-        tokio::spawn(async move { store.admit(&[ask("b")]).await.unwrap_err().fault() })
+        tokio::spawn(async move { store.admit(&[checks("b")]).await.unwrap_err().fault() })
     });
     let mut faults = Vec::new();
     for call in calls.collect::<Vec<_>>() {
@@ -437,7 +439,7 @@ async fn calls_over_the_in_flight_limit_fail() {
     server.signal("-CONT");
     let count = |fault| faults.iter().filter(|f| **f == Some(fault)).count();
     assert_eq!((count(Fault::Timeout), count(Fault::Overloaded)), (4, 16), "{faults:?}");
-    assert_eq!(answered(&store, ask("c")).await.outcome, Outcome::Charged);
+    assert_eq!(answered(&store, checks("c")).await.outcome, Outcome::Charged);
 }
 
 #[tokio::test]

@@ -31,8 +31,8 @@ async fn write_everything(store: &RedisStore, packed: bool) -> usize {
     for (i, quota) in quotas.into_iter().enumerate() {
         for n in 0..6 {
             let check = Check::new(key(&format!("{i}.{n}")), quota, 2);
-            let ask = Checks::one(check).unwrap().with_id(RequestId::new("a").unwrap());
-            let verdict = store.admit(&[ask]).await.unwrap()[0].verdicts[0];
+            let checks = Checks::one(check).unwrap().with_id(RequestId::new("a").unwrap());
+            let verdict = store.admit(&[checks]).await.unwrap()[0].verdicts[0];
             assert_eq!(verdict.outcome, Outcome::Charged);
             let key = key(&format!("{i}.{n}"));
             store
@@ -45,8 +45,8 @@ async fn write_everything(store: &RedisStore, packed: bool) -> usize {
     }
     if packed {
         let check = Check { encoding: Encoding::Packed, ..Check::new(key("p"), quota, 1) };
-        let ask = Checks::one(check).unwrap().with_id(RequestId::new("a").unwrap());
-        store.admit(&[ask]).await.unwrap();
+        let checks = Checks::one(check).unwrap().with_id(RequestId::new("a").unwrap());
+        store.admit(&[checks]).await.unwrap();
         written += 2;
     }
     written
@@ -93,7 +93,9 @@ async fn default_expiry_of_keys() {
     let (_time, server) = stopped();
     for mode in [RedisMode::Script, RedisMode::Transaction] {
         let store = RedisStore::with_options(&RedisOptions { mode, ..patient(&server) }).unwrap();
-        for (seconds, life) in [(1, 60_000), (50, 60_000), (51, 61_000), (100, 110_000), (3_600, 3_610_000)] {
+        for (seconds, expected) in
+            [(1, 60_000), (50, 60_000), (51, 61_000), (100, 110_000), (3_600, 3_610_000)]
+        {
             let quota = Quota::new(1_000, Duration::from_secs(seconds)).unwrap();
             let name = format!("{mode:?}{seconds}");
             for encoding in [Encoding::Zset, Encoding::Packed] {
@@ -105,7 +107,7 @@ async fn default_expiry_of_keys() {
                 let suffix = if encoding == Encoding::Packed { ":log" } else { "" };
                 let ttl: u64 =
                     redis::from_redis_value(server.run(&format!("PTTL sg:{{k:n={name}}}{suffix}"))).unwrap();
-                assert_eq!(ttl, life, "{name}{suffix}");
+                assert_eq!(ttl, expected, "{name}{suffix}");
             }
         }
     }
@@ -121,7 +123,7 @@ async fn key_in_use_does_not_expire() {
     for mode in [RedisMode::Script, RedisMode::Transaction] {
         let options = RedisOptions { min_expire: least, expire_buffer: buffer, mode, ..patient(&server) };
         let store = RedisStore::with_options(&options).unwrap();
-        // More is asked of the bucket than it refills, so a bucket that was forgotten would admit more.
+        // The demand exceeds the refill, so a bucket that expired too early would admit more.
         let ways = [
             (Algorithm::SlidingWindow, 1),
             (Algorithm::TimeSlice { slices: 2 }, 1),
@@ -135,9 +137,9 @@ async fn key_in_use_does_not_expire() {
             for (i, (algorithm, cost)) in ways.into_iter().enumerate() {
                 let quota = Quota::new(500, Duration::from_millis(400)).unwrap();
                 let quota = quota.with_algorithm(algorithm).unwrap();
-                let ask = Checks::one(Check::new(key(&format!("{mode:?}{i}")), quota, cost)).unwrap();
-                let reading = store.admit(std::slice::from_ref(&ask)).await.unwrap().remove(0);
-                oracle.admitted(&ask, &reading);
+                let checks = Checks::one(Check::new(key(&format!("{mode:?}{i}")), quota, cost)).unwrap();
+                let verdicts = store.admit(std::slice::from_ref(&checks)).await.unwrap().remove(0);
+                oracle.admitted(&checks, &verdicts);
             }
         }
         assert!(oracle.seen.denied > 0, "the bucket runs empty");
@@ -155,7 +157,7 @@ async fn idempotency_notes_expire_with_their_count() {
         let name = format!("sg:{{{key}}}");
         let plain = |quota, cost| Checks::one(Check::new(key.clone(), quota, cost)).unwrap();
         let named = |quota, cost| plain(quota, cost).with_id(RequestId::new("a").unwrap());
-        let admit = async |ask: Checks| store.admit(&[ask]).await.unwrap()[0].verdicts[0];
+        let admit = async |checks: Checks| store.admit(&[checks]).await.unwrap()[0].verdicts[0];
         let settle = async |entry, permits| {
             let settlement = Settlement { key: key.clone(), entry, correction: Correction::Cost(permits) };
             store.settle(&[settlement]).await.unwrap().settled[0]
@@ -170,8 +172,8 @@ async fn idempotency_notes_expire_with_their_count() {
             let entry = admit(plain(quota, 3)).await.entry;
             assert_eq!(settle(entry, 0).await, Settled::Done);
             assert_eq!(settle(entry, 0).await, Settled::Already);
-            let reading = admit(plain(quota, 3).peek()).await;
-            assert_eq!(reading.used, 3, "{mode:?}");
+            let verdicts = admit(plain(quota, 3).peek()).await;
+            assert_eq!(verdicts.used, 3, "{mode:?}");
             // Four members are the header.
             assert_eq!((count(""), count(":notes"), alike()), (5, 1 + n, -3.0), "{mode:?}");
         }
@@ -198,8 +200,8 @@ async fn each_encoding_has_its_own_notes() {
     let quota = Quota::per_hour(10).unwrap();
     let admit = async |encoding, id: &str| {
         let check = Check { encoding, ..Check::new(key("e"), quota, 1) };
-        let ask = Checks::one(check).unwrap().with_id(RequestId::new(id).unwrap());
-        store.admit(&[ask]).await.unwrap()[0].verdicts[0]
+        let checks = Checks::one(check).unwrap().with_id(RequestId::new(id).unwrap());
+        store.admit(&[checks]).await.unwrap()[0].verdicts[0]
     };
     let settle = async |entry| store.settle(&[Settlement::refund(key("e"), entry)]).await.unwrap().settled[0];
     let before = admit(Encoding::Zset, "a").await.entry;
@@ -225,8 +227,8 @@ async fn keys_are_listed_in_pages() {
         let name = format!("{{{n}}}*[?");
         let encoding = if n % 2 == 0 { Encoding::Zset } else { Encoding::Packed };
         let check = Check { encoding, ..Check::new(key(&name), quota, 1) };
-        let ask = Checks::one(check).unwrap().with_id(RequestId::new("a").unwrap());
-        store.admit(&[ask]).await.unwrap();
+        let checks = Checks::one(check).unwrap().with_id(RequestId::new("a").unwrap());
+        store.admit(&[checks]).await.unwrap();
         expected.insert(key(&name).to_string());
         redis::cmd("SET").arg(format!("other{n}")).arg("x").exec(&mut client).unwrap();
     }
@@ -265,10 +267,10 @@ async fn entry_sizes_in_redis() {
         assert!(members <= most, "{members} members for one admission of {cost}");
     }
     let check = Check { encoding: Encoding::Packed, ..Check::new(key("p"), quota, 1) };
-    let ask = [Checks::one(check).unwrap()];
+    let batch = [Checks::one(check).unwrap()];
     let n = 20_000;
     for _ in 0..n / 500 {
-        futures_util::future::try_join_all((0..500).map(|_| store.admit(&ask))).await.unwrap();
+        futures_util::future::try_join_all((0..500).map(|_| store.admit(&batch))).await.unwrap();
     }
     let bytes: u64 = redis::from_redis_value(server.run("MEMORY USAGE sg:{k:n=p}:log")).unwrap();
     eprintln!("packed: {:.2} bytes an event at {n} events", bytes as f64 / f64::from(n));

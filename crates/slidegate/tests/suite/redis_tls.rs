@@ -32,7 +32,7 @@ async fn verifies_server_and_client_certificates() {
         &[],
     );
     let read = |name: &str| Some(std::fs::read(dir.path().join(name)).unwrap());
-    let ask = || [Checks::one(Check::new(Key::new("tls", []), Quota::per_minute(9).unwrap(), 1)).unwrap()];
+    let batch = || [Checks::one(Check::new(Key::new("tls", []), Quota::per_minute(9).unwrap(), 1)).unwrap()];
     let store = |tls, mode| {
         let url = format!("rediss://localhost:{port}");
         let patience = Duration::from_secs(20);
@@ -42,12 +42,12 @@ async fn verifies_server_and_client_certificates() {
     };
     let all = RedisTls { ca: read("ca.pem"), cert: read("client.pem"), key: read("client.key") };
     for mode in [RedisMode::Script, RedisMode::Transaction] {
-        let readings = store(all.clone(), mode).admit(&ask()).await.unwrap();
-        assert_eq!(readings[0].verdicts[0].outcome, Outcome::Charged);
+        let batch_verdicts = store(all.clone(), mode).admit(&batch()).await.unwrap();
+        assert_eq!(batch_verdicts[0].verdicts[0].outcome, Outcome::Charged);
     }
     // Neither a server of another authority nor a client without a certificate is accepted.
     for tls in [RedisTls::default(), RedisTls { ca: read("ca.pem"), ..RedisTls::default() }] {
-        let error = store(tls, RedisMode::Script).admit(&ask()).await.unwrap_err();
+        let error = store(tls, RedisMode::Script).admit(&batch()).await.unwrap_err();
         assert_eq!(error.fault(), Some(Fault::Unreachable), "{error}");
     }
     let plain = RedisStore::with_options(&RedisOptions { tls: all, ..RedisOptions::new(server.url()) });

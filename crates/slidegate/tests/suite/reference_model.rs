@@ -13,13 +13,13 @@ pub(crate) struct Recorded {
 }
 
 #[derive(Clone, Debug)]
-struct Known {
+struct IdNote {
     at: u64,
     seq: u64,
     cost: u64,
 }
 
-impl Known {
+impl IdNote {
     fn entry(&self) -> Entry {
         Entry { at: Micros::new(self.at), seq: self.seq, cost: self.cost }
     }
@@ -30,7 +30,7 @@ impl Known {
 pub(crate) struct ReferenceModel {
     quota: Quota,
     entries: Vec<Recorded>,
-    known: HashMap<(u8, u64), Known>,
+    notes: HashMap<(u8, u64), IdNote>,
     settled: HashSet<u64>,
     seq: u64,
     /// Time of the last change. The time of the key never runs back before it.
@@ -69,7 +69,7 @@ impl ReferenceModel {
         ReferenceModel {
             quota,
             entries: Vec::new(),
-            known: HashMap::new(),
+            notes: HashMap::new(),
             settled: HashSet::new(),
             seq: 0,
             last: 0,
@@ -150,9 +150,9 @@ impl ReferenceModel {
         let stays = |e: &Recorded| !self.left(e.at, if e.cost > 0 { now } else { last });
         self.entries = entries.into_iter().filter(stays).collect();
         let forgotten: Vec<(u8, u64)> =
-            self.known.iter().filter(|(_, k)| self.left(k.at, last)).map(|(id, _)| *id).collect();
+            self.notes.iter().filter(|(_, k)| self.left(k.at, last)).map(|(id, _)| *id).collect();
         for id in forgotten {
-            self.known.remove(&id);
+            self.notes.remove(&id);
         }
         now
     }
@@ -186,7 +186,7 @@ impl ReferenceModel {
         self.entries.push(Recorded { at, cost, seq });
         self.level -= i128::from(cost) * i128::from(self.window());
         if let (Some(id), true) = (id, admitted) {
-            self.known.insert((id, cost), Known { at, seq, cost });
+            self.notes.insert((id, cost), IdNote { at, seq, cost });
         }
         if self.quota.count() == Count::Attempts {
             self.clip();
@@ -234,8 +234,8 @@ impl ReferenceModel {
 
     pub(crate) fn settle(&mut self, now: u64, entry: Entry, to: u64) -> Settled {
         let now = self.roll(now, self.quota);
-        let held = self.entries.iter().find(|held| held.seq == entry.seq);
-        if held.is_none_or(|held| self.left(held.at, now)) {
+        let stored = self.entries.iter().find(|stored| stored.seq == entry.seq);
+        if stored.is_none_or(|stored| self.left(stored.at, now)) {
             return Settled::Gone;
         }
         if !self.settled.insert(entry.seq) {
@@ -244,11 +244,11 @@ impl ReferenceModel {
         // A bucket owes one capacity at most.
         self.level = (self.level + (i128::from(entry.cost) - i128::from(to)) * i128::from(self.window()))
             .clamp(-self.full(), self.full());
-        for held in self.entries.iter_mut().filter(|held| held.seq == entry.seq) {
-            held.cost = to;
+        for stored in self.entries.iter_mut().filter(|stored| stored.seq == entry.seq) {
+            stored.cost = to;
         }
         if to == 0 {
-            self.known.retain(|_, known| known.seq != entry.seq);
+            self.notes.retain(|_, note| note.seq != entry.seq);
         }
         Settled::Done
     }
@@ -259,7 +259,7 @@ impl ReferenceModel {
     pub(crate) fn extend(&mut self, now: u64, entry: Entry) -> Settled {
         let now = self.roll(now, self.quota);
         let is_held = self.quota.algorithm() == Algorithm::Concurrency;
-        let Some(place) = self.entries.iter().position(|held| held.seq == entry.seq) else {
+        let Some(place) = self.entries.iter().position(|stored| stored.seq == entry.seq) else {
             return Settled::Gone;
         };
         if self.left(self.entries[place].at, now) {
@@ -308,38 +308,39 @@ pub(crate) fn evaluate(
     id: Option<u8>,
     peek: bool,
 ) -> Vec<ReferenceVerdict> {
-    let mut opinions = Vec::new();
+    let mut evaluations = Vec::new();
     for check in checks {
         let key = &mut keys[check.key];
         let now = key.roll(now.get(), check.quota);
         let capacity = check.quota.capacity();
         // Another cost is another request.
-        let known =
-            id.and_then(|id| key.known.get(&(id, check.cost))).filter(|known| !key.left(known.at, now));
-        opinions.push((
+        let note = id.and_then(|id| key.notes.get(&(id, check.cost))).filter(|note| !key.left(note.at, now));
+        evaluations.push((
             now,
-            match known {
+            match note {
                 _ if check.cost > capacity => Evaluation::Impossible,
-                Some(known) => Evaluation::Repeated(known.entry()),
+                Some(note) => Evaluation::Repeated(note.entry()),
                 None if key.used() + check.cost <= capacity => Evaluation::Fits,
                 None => Evaluation::Denied,
             },
         ));
     }
-    let denies = |opinion: &Evaluation| matches!(opinion, Evaluation::Denied | Evaluation::Impossible);
-    let denier =
-        checks.iter().zip(&opinions).position(|(check, (_, opinion))| check.enforced && denies(opinion));
+    let denies = |evaluation: &Evaluation| matches!(evaluation, Evaluation::Denied | Evaluation::Impossible);
+    let denier = checks
+        .iter()
+        .zip(&evaluations)
+        .position(|(check, (_, evaluation))| check.enforced && denies(evaluation));
     let mut verdicts = Vec::new();
-    for (i, (check, (now, opinion))) in checks.iter().zip(&opinions).enumerate() {
+    for (i, (check, (now, evaluation))) in checks.iter().zip(&evaluations).enumerate() {
         let key = &mut keys[check.key];
         let attempts = check.quota.count() == Count::Attempts;
         let admitted = !peek && denier.is_none();
         let counted = !peek && check.cost > 0 && (admitted || (attempts && denier.is_some_and(|r| i <= r)));
         let mut entry = None;
-        let outcome = match opinion {
+        let outcome = match evaluation {
             Evaluation::Impossible => Outcome::Impossible,
-            Evaluation::Repeated(known) => {
-                entry = Some(*known);
+            Evaluation::Repeated(previous) => {
+                entry = Some(*previous);
                 Outcome::Charged
             }
             Evaluation::Fits => {

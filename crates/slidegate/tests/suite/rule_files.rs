@@ -624,12 +624,12 @@ rules: []",
 
 #[test]
 fn every_mistake_has_its_exact_message() {
-    for (file, told) in BROKEN {
+    for (file, message) in BROKEN {
         let error = Rules::from_yaml(file).expect_err(file);
         assert!(error.is_invalid());
-        assert_eq!(error.to_string(), *told, "{file}");
+        assert_eq!(error.to_string(), *message, "{file}");
     }
-    eprintln!("{} broken files, each told exactly", BROKEN.len());
+    eprintln!("{} broken files, each with its exact message", BROKEN.len());
 }
 
 #[test]

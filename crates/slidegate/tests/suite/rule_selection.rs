@@ -122,10 +122,10 @@ async fn replaced_rules_are_not_checked() {
 #[test]
 fn contradictory_rules_are_rejected() {
     let rule = |name| Rule::new(name, Quota::per_second(1).unwrap()).unwrap();
-    let told = |error: slidegate::Error| error.to_string();
-    assert_eq!(told(rule("a").replaces(["a"]).unwrap_err()), "rule `a` cannot replace itself");
+    let message = |error: slidegate::Error| error.to_string();
+    assert_eq!(message(rule("a").replaces(["a"]).unwrap_err()), "rule `a` cannot replace itself");
     let lost = Rules::new([rule("a").replaces(["b"]).unwrap()]).unwrap_err();
-    assert_eq!(told(lost), "replaces names `b`, which is no rule");
+    assert_eq!(message(lost), "replaces names `b`, which is no rule");
     assert!(rule("a").group("").is_err());
     assert!(Rule::unlimited("ad-hoc").is_err() && Rule::blocked("").is_err());
     let both = Rules::new([rule("a")]).unwrap().and([rule("b").replaces(["a"]).unwrap()]).unwrap();
@@ -166,15 +166,15 @@ rules:
   - { name: late, group: g, match: { a: b }, replaces: [early], unlimited: true }
   - { name: early, key: [c], limit: 1, window: 1h }",
     );
-    let ask = async |attributes: &[(&str, &str)]| {
+    let acquire = async |attributes: &[(&str, &str)]| {
         limiter.acquire(Request::new(attributes.iter().copied())).await.unwrap()
     };
     for matched in [&[("user", "u")][..], &[("ip", "1")], &[("team", "staff")], &[("a", "b"), ("c", "d")]] {
-        let decision = ask(matched).await;
+        let decision = acquire(matched).await;
         assert!(decision.allowed() && decision.unmatched().is_none(), "{matched:?}");
     }
     for unmatched in [&[][..], &[("usr", "u")], &[("team", "other")]] {
-        let decision = ask(unmatched).await;
+        let decision = acquire(unmatched).await;
         assert_eq!(
             (decision.allowed(), decision.unmatched()),
             (false, Some(Unmatched::Deny)),

@@ -130,19 +130,19 @@ fn check(name: &str, encoding: Encoding, limit: u64, window: Duration) -> Check 
     Check { encoding, ..Check::new(Key::new("k", [("n", name)]), quota, 1) }
 }
 
-fn costing(check: &Check, cost: u64) -> Checks {
+fn with_cost(check: &Check, cost: u64) -> Checks {
     Checks::one(Check { cost, ..check.clone() }).unwrap()
 }
 
-async fn admit(store: &RedisStore, ask: Checks) -> Verdict {
-    store.admit(&[ask]).await.unwrap()[0].verdicts[0]
+async fn admit(store: &RedisStore, checks: Checks) -> Verdict {
+    store.admit(&[checks]).await.unwrap()[0].verdicts[0]
 }
 
 /// Retries until expired entries no longer keep the store from deciding.
-async fn admit_in_the_end(store: &RedisStore, ask: Checks) -> (Verdict, usize) {
+async fn admit_in_the_end(store: &RedisStore, checks: Checks) -> (Verdict, usize) {
     for tried in 0..1_000 {
-        match store.admit(std::slice::from_ref(&ask)).await {
-            Ok(readings) => return (readings[0].verdicts[0], tried),
+        match store.admit(std::slice::from_ref(&checks)).await {
+            Ok(batch_verdicts) => return (batch_verdicts[0].verdicts[0], tried),
             Err(error) => assert_eq!(error.fault(), Some(Fault::Trimming), "{error}"),
         }
     }
@@ -171,10 +171,10 @@ async fn retry_after_of_a_large_key_is_a_lower_bound() {
         let check = check(&format!("{encoding:?}"), encoding, limit, HOUR);
         writer.write(&check, &entries);
         for cost in [1, 2, 100, 1_000, limit / 2, limit - 1, limit] {
-            for ask in [costing(&check, cost), costing(&check, cost).peek()] {
-                let reading = store.admit(&[ask]).await.unwrap().remove(0);
-                let verdict = reading.verdicts[0];
-                let exact = wait_for(&entries, cost, reading.at);
+            for checks in [with_cost(&check, cost), with_cost(&check, cost).peek()] {
+                let verdicts = store.admit(&[checks]).await.unwrap().remove(0);
+                let verdict = verdicts.verdicts[0];
+                let exact = wait_for(&entries, cost, verdicts.at);
                 assert_eq!((verdict.outcome, verdict.used), (Outcome::Denied, limit));
                 if cost <= 1_000 {
                     assert_eq!((verdict.retry_after, verdict.precision), (exact, Precision::Exact), "{cost}");
@@ -183,19 +183,19 @@ async fn retry_after_of_a_large_key_is_a_lower_bound() {
                     assert!(verdict.retry_after < exact && verdict.retry_after > Micros::ZERO);
                     // A thousand entries were read, or eight times as many records.
                     assert!(
-                        verdict.retry_after >= wait_for(&entries, 3_000, reading.at),
+                        verdict.retry_after >= wait_for(&entries, 3_000, verdicts.at),
                         "{encoding:?} {cost}"
                     );
                 }
             }
         }
         // A batch shares one bound, and each answer has one.
-        let asks: Vec<Checks> =
-            (0..50).map(|i| costing(&check, limit - i)).chain([costing(&check, 1)]).collect();
-        let readings = store.admit(&asks).await.unwrap();
-        for (ask, reading) in asks.iter().zip(&readings) {
-            let (verdict, cost) = (reading.verdicts[0], ask.as_slice()[0].cost);
-            let exact = wait_for(&entries, cost, reading.at);
+        let batch: Vec<Checks> =
+            (0..50).map(|i| with_cost(&check, limit - i)).chain([with_cost(&check, 1)]).collect();
+        let batch_verdicts = store.admit(&batch).await.unwrap();
+        for (checks, verdicts) in batch.iter().zip(&batch_verdicts) {
+            let (verdict, cost) = (verdicts.verdicts[0], checks.as_slice()[0].cost);
+            let exact = wait_for(&entries, cost, verdicts.at);
             assert!(
                 verdict.retry_after <= exact && verdict.retry_after > Micros::ZERO,
                 "{cost}: {verdict:?}"
@@ -206,7 +206,7 @@ async fn retry_after_of_a_large_key_is_a_lower_bound() {
                 "{cost}: {verdict:?}"
             );
         }
-        assert_eq!(readings[50].verdicts[0].precision, Precision::Exact);
+        assert_eq!(batch_verdicts[50].verdicts[0].precision, Precision::Exact);
     }
 }
 
@@ -224,10 +224,11 @@ async fn retry_after_is_exact_for_equal_costs() {
         writer.write(&check, &entries);
         for cost in [1, each, 1_000, limit / 2, limit] {
             for peek in [false, true] {
-                let ask = costing(&check, cost);
-                let reading = store.admit(&[if peek { ask.peek() } else { ask }]).await.unwrap().remove(0);
-                let exact = wait_for(&entries, cost, reading.at);
-                let verdict = reading.verdicts[0];
+                let checks = with_cost(&check, cost);
+                let verdicts =
+                    store.admit(&[if peek { checks.peek() } else { checks }]).await.unwrap().remove(0);
+                let exact = wait_for(&entries, cost, verdicts.at);
+                let verdict = verdicts.verdicts[0];
                 assert_eq!(
                     (verdict.retry_after, verdict.precision),
                     (exact, Precision::Exact),
@@ -254,9 +255,9 @@ async fn mass_expiry_is_removed_in_steps() {
         entries.extend(writer.entries(10, Duration::from_secs(5), most));
         let live: u64 = entries[n as usize..].iter().map(|(_, cost)| cost).sum();
         writer.write(&check, &entries);
-        let (peeked, _) = admit_in_the_end(&store, costing(&check, 1).peek()).await;
+        let (peeked, _) = admit_in_the_end(&store, with_cost(&check, 1).peek()).await;
         assert_eq!((peeked.outcome, peeked.used), (Outcome::Fits, live), "{name}");
-        let (admitted, _) = admit_in_the_end(&store, costing(&check, 3)).await;
+        let (admitted, _) = admit_in_the_end(&store, with_cost(&check, 3)).await;
         assert_eq!((admitted.outcome, admitted.used), (Outcome::Charged, live + 3), "{name}");
         let inspected = store.inspect(&check.key).await.unwrap().unwrap();
         assert_eq!((inspected.used, inspected.entries.len()), (live + 3, 11), "{name}");
@@ -265,28 +266,28 @@ async fn mass_expiry_is_removed_in_steps() {
             assert!(most == 1 || left == 15, "{name}: all are summed up before a decision: {left}");
             let other = RedisOptions { mode: RedisMode::Transaction, ..patient(&server) };
             let transactions = RedisStore::with_options(&other).unwrap();
-            assert_eq!(admit(&transactions, costing(&check, 1)).await.used, live + 4, "{name}");
-            assert_eq!(admit_in_the_end(&store, costing(&check, 1)).await.0.used, live + 5, "{name}");
+            assert_eq!(admit(&transactions, with_cost(&check, 1)).await.used, live + 4, "{name}");
+            assert_eq!(admit_in_the_end(&store, with_cost(&check, 1)).await.0.used, live + 5, "{name}");
         } else {
-            assert_eq!(admit(&store, costing(&check, 2)).await.used, live + 5, "{name}");
+            assert_eq!(admit(&store, with_cost(&check, 2)).await.used, live + 5, "{name}");
         }
         // In the end nothing is left, and the total is that of the entries.
         for _ in 0..40 {
-            admit_in_the_end(&store, costing(&check, 1).peek()).await;
+            admit_in_the_end(&store, with_cost(&check, 1).peek()).await;
         }
         let audit = store.audit(&check.key, None, false).await.unwrap().unwrap();
         assert_eq!((audit.discrepancies, audit.counted), (Vec::new(), live + 5), "{name}");
         // What is denied by a key with leftovers waits for the right entry.
         writer.write(&check, &entries);
         let full = Check { quota: Quota::new(live, minute).unwrap(), ..check.clone() };
-        let mut reading = store.admit(&[costing(&full, 1)]).await;
-        while reading.as_ref().is_err_and(|error: &Error| error.fault() == Some(Fault::Trimming)) {
-            reading = store.admit(&[costing(&full, 1)]).await;
+        let mut verdicts = store.admit(&[with_cost(&full, 1)]).await;
+        while verdicts.as_ref().is_err_and(|error: &Error| error.fault() == Some(Fault::Trimming)) {
+            verdicts = store.admit(&[with_cost(&full, 1)]).await;
         }
-        let reading = reading.unwrap().remove(0);
-        let leaves = entries[n as usize].0 + minute.as_micros() as u64 - reading.at.get();
-        assert_eq!(reading.verdicts[0].outcome, Outcome::Denied, "{name}");
-        assert_eq!(reading.verdicts[0].retry_after, Micros::new(leaves), "{name}");
+        let verdicts = verdicts.unwrap().remove(0);
+        let leaves = entries[n as usize].0 + minute.as_micros() as u64 - verdicts.at.get();
+        assert_eq!(verdicts.verdicts[0].outcome, Outcome::Denied, "{name}");
+        assert_eq!(verdicts.verdicts[0].retry_after, Micros::new(leaves), "{name}");
     }
 }
 
@@ -300,12 +301,12 @@ async fn many_expired_entries_take_several_calls() {
     let mut entries = writer.entries(50_000, Duration::from_secs(120), 7);
     entries.extend(writer.entries(1, Duration::from_secs(5), 1));
     writer.write(&check, &entries);
-    let error = store.admit(&[costing(&check, 1)]).await.unwrap_err();
+    let error = store.admit(&[with_cost(&check, 1)]).await.unwrap_err();
     assert_eq!(error.fault(), Some(Fault::Trimming), "{error}");
     assert!(!error.outcome_unknown());
     let before = writer.members(&check, "");
     assert!(before < 50_000, "{before}");
-    let (verdict, tried) = admit_in_the_end(&store, costing(&check, 1)).await;
+    let (verdict, tried) = admit_in_the_end(&store, with_cost(&check, 1)).await;
     assert_eq!((verdict.outcome, verdict.used), (Outcome::Charged, 2));
     assert!(tried > 0 && tried < 10, "{tried}");
 }
@@ -330,7 +331,7 @@ async fn settle_and_gc_remove_expired_entries_in_steps() {
         let receipt = store.settle(std::slice::from_ref(&settlement)).await.unwrap();
         assert_eq!(receipt.settled, [Settled::Done], "{name}");
         assert_eq!(store.settle(&[settlement]).await.unwrap().settled, [Settled::Already], "{name}");
-        assert_eq!(admit(&store, costing(&check, 1).peek()).await.used, 13, "{name}");
+        assert_eq!(admit(&store, with_cost(&check, 1).peek()).await.used, 13, "{name}");
         writer.write(&check, &expired);
         let mut cleaned = 0;
         let mut cursor = Some(0);
@@ -357,28 +358,28 @@ async fn large_attempt_removes_entries_in_steps() {
         let check = Check { quota: check.quota.with_count(Count::Attempts), ..check };
         let entries = writer.entries(limit, Duration::from_secs(60), 1);
         writer.write(&check, &entries);
-        let large = admit(&store, costing(&check, limit / 2)).await;
+        let large = admit(&store, with_cost(&check, limit / 2)).await;
         assert_eq!((large.outcome, large.used), (Outcome::Denied, limit), "{encoding:?}");
         // The older half does not count, so this waits for the first of the newer half.
-        let reading = store.admit(&[costing(&check, 1).peek()]).await.unwrap().remove(0);
-        let verdict = reading.verdicts[0];
-        let exact = Micros::new(entries[limit as usize / 2].0 + HOUR.as_micros() as u64 - reading.at.get());
+        let verdicts = store.admit(&[with_cost(&check, 1).peek()]).await.unwrap().remove(0);
+        let verdict = verdicts.verdicts[0];
+        let exact = Micros::new(entries[limit as usize / 2].0 + HOUR.as_micros() as u64 - verdicts.at.get());
         assert_eq!(verdict.outcome, Outcome::Denied, "{encoding:?}");
         assert!(verdict.retry_after <= exact, "{encoding:?}");
         assert_eq!(verdict.precision == Precision::Exact, verdict.retry_after == exact, "{encoding:?}");
         // Each attempt forgets some of the rest.
         let mut used = verdict.used;
         for _ in 0..40 {
-            assert_eq!(admit(&store, costing(&check, 1)).await.used, limit, "{encoding:?}");
-            let now = admit(&store, costing(&check, 1).peek()).await.used;
+            assert_eq!(admit(&store, with_cost(&check, 1)).await.used, limit, "{encoding:?}");
+            let now = admit(&store, with_cost(&check, 1).peek()).await.used;
             assert!(now < used || now == limit, "{encoding:?}: {now} after {used}");
             used = now;
         }
         assert_eq!(used, limit, "{encoding:?}");
         let entry = 2 + limit / 2 + 38;
-        let reading = store.admit(&[costing(&check, 1).peek()]).await.unwrap().remove(0);
-        let exact = Micros::new(entries[entry as usize].0 + HOUR.as_micros() as u64 - reading.at.get());
-        assert_eq!(reading.verdicts[0].retry_after, exact, "{encoding:?}");
+        let verdicts = store.admit(&[with_cost(&check, 1).peek()]).await.unwrap().remove(0);
+        let exact = Micros::new(entries[entry as usize].0 + HOUR.as_micros() as u64 - verdicts.at.get());
+        assert_eq!(verdicts.verdicts[0].retry_after, exact, "{encoding:?}");
     }
 }
 
@@ -388,7 +389,7 @@ async fn notes_are_removed_in_steps() {
     let store = RedisStore::with_options(&patient(&server)).unwrap();
     let mut writer = Writer::new(&server);
     let check = check("k", Encoding::Zset, 100, Duration::from_secs(60));
-    let named = |n: u64| costing(&check, 1).with_id(RequestId::new(&format!("r{n}")).unwrap());
+    let named = |n: u64| with_cost(&check, 1).with_id(RequestId::new(&format!("r{n}")).unwrap());
     admit(&store, named(0)).await;
     // All of one instant, as those of a slice are.
     let long_ago = writer.now() - 120 * SECOND;
@@ -413,19 +414,19 @@ async fn long_packed_log_stores_a_large_cost_separately() {
     let check = check("k", Encoding::Packed, 1_000_000, HOUR);
     let entries = writer.entries(6_000, Duration::from_secs(60), 1);
     writer.write(&check, &entries);
-    let before = admit(&store, costing(&check, 1).peek()).await.used;
-    let first = admit(&store, costing(&check, 70_000)).await;
+    let before = admit(&store, with_cost(&check, 1).peek()).await.used;
+    let first = admit(&store, with_cost(&check, 70_000)).await;
     assert_eq!((first.outcome, first.used), (Outcome::Charged, before + 70_000));
     assert_eq!(writer.members(&check, ":log:notes"), 1, "its cost is noted");
-    let second = admit(&store, costing(&check, 500_000)).await;
+    let second = admit(&store, with_cost(&check, 500_000)).await;
     assert_eq!(second.used, before + 570_000);
-    admit(&store, costing(&check, 65_535)).await;
+    admit(&store, with_cost(&check, 65_535)).await;
     let used = before + 635_535;
     // A wait that ends with one of them is exact.
     let cost = 1_000_000 - used + before + 70_000;
-    let reading = store.admit(&[costing(&check, cost)]).await.unwrap().remove(0);
-    let verdict = reading.verdicts[0];
-    let leaves = Micros::new(first.entry.at.get() + HOUR.as_micros() as u64 - reading.at.get());
+    let verdicts = store.admit(&[with_cost(&check, cost)]).await.unwrap().remove(0);
+    let verdict = verdicts.verdicts[0];
+    let leaves = Micros::new(first.entry.at.get() + HOUR.as_micros() as u64 - verdicts.at.get());
     assert_eq!((verdict.used, verdict.retry_after, verdict.precision), (used, leaves, Precision::Exact));
     // Corrected down, and up again.
     let settle = async |entry, permits| {
@@ -434,16 +435,16 @@ async fn long_packed_log_stores_a_large_cost_separately() {
     };
     assert_eq!(settle(first.entry, 10).await, Settled::Done);
     assert_eq!(settle(second.entry, 600_000).await, Settled::Done);
-    assert_eq!(admit(&store, costing(&check, 1).peek()).await.used, used - 69_990 + 100_000);
+    assert_eq!(admit(&store, with_cost(&check, 1).peek()).await.used, used - 69_990 + 100_000);
     // Two settlements and one cost.
     assert_eq!(writer.members(&check, ":log:notes"), 3);
     // Attempts forget a large one in part.
     let attempts = Check { quota: check.quota.with_count(Count::Attempts), ..check.clone() };
     let (mut last, mut tried) = (u64::MAX, 0);
     while last > 1_000_000 || tried == 0 {
-        let verdict = admit(&store, costing(&attempts, 900_000)).await;
+        let verdict = admit(&store, with_cost(&attempts, 900_000)).await;
         assert_eq!((verdict.outcome, verdict.used), (Outcome::Denied, 1_000_000));
-        last = admit(&store, costing(&attempts, 1).peek()).await.used;
+        last = admit(&store, with_cost(&attempts, 1).peek()).await.used;
         tried += 1;
         assert!(tried < 10);
     }
@@ -469,7 +470,7 @@ async fn large_cost_of_a_packed_log_expires() {
     writer.write(&check, &entries);
     server.run(&format!("ZADD {notes} -70000 {name}"));
     server.run(&format!("PEXPIRE {notes} 600000"));
-    let verdict = admit(&store, costing(&check, 1)).await;
+    let verdict = admit(&store, with_cost(&check, 1)).await;
     assert_eq!((verdict.outcome, verdict.used), (Outcome::Charged, 50_001 + 65_535 - 70_000));
     assert_eq!(writer.members(&check, ":log:notes"), 0);
 }

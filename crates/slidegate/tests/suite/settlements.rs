@@ -35,12 +35,12 @@ fn key(mode: RedisMode, name: &str) -> Key {
 }
 
 async fn admit(store: &RedisStore, check: Check, id: Option<&str>) -> Verdict {
-    let ask = Checks::one(check).unwrap();
-    let ask = match id {
-        Some(id) => ask.with_id(RequestId::new(id).unwrap()),
-        None => ask,
+    let checks = Checks::one(check).unwrap();
+    let checks = match id {
+        Some(id) => checks.with_id(RequestId::new(id).unwrap()),
+        None => checks,
     };
-    store.admit(&[ask]).await.unwrap()[0].verdicts[0]
+    store.admit(&[checks]).await.unwrap()[0].verdicts[0]
 }
 
 async fn settle(store: &RedisStore, key: &Key, entry: Entry, correction: Correction) -> Settled {
@@ -75,7 +75,7 @@ async fn unknown_reservation_number_returns_gone() {
             for n in 0..200 {
                 let numbers = [
                     10u64.pow(18) + n,
-                    // The next k of a request that is known.
+                    // The next charge of a known request id.
                     named.seq + 1 + n % 99,
                     10u64.pow(19) + n,
                     u64::MAX - n,

@@ -20,7 +20,7 @@ fn quota(limit: u64, attempts: bool) -> Quota {
 }
 
 /// Verdict of a rule: true if it denies, and its usage.
-fn said(decision: &Decision, rule: &str) -> (bool, u64) {
+fn verdict_of(decision: &Decision, rule: &str) -> (bool, u64) {
     let limit = decision.limits().find(|limit| limit.rule() == rule).unwrap();
     (limit.outcome().denies(), limit.used())
 }
@@ -36,7 +36,7 @@ proptest! {
         attempts in any::<bool>(),
         other in 3..12u64,
         last in any::<bool>(),
-        asks in prop::collection::vec((0..400u64, 1..3u64, 0..2usize), 1..80),
+        requests in prop::collection::vec((0..400u64, 1..3u64, 0..2usize), 1..80),
     ) {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         let per_user = |name: &str, quota| Rule::new(name, quota).unwrap().per(["user"]).unwrap();
@@ -48,7 +48,7 @@ proptest! {
         rules.insert(if last { 2 } else { 0 }, Rule::new("all", quota(other, false)).unwrap());
         let (clock, beside) = limiter(rules);
         let (other_clock, instead) = limiter([per_user("soon", quota(soon, attempts))]);
-        for (wait, permits, user) in asks {
+        for (wait, permits, user) in requests {
             clock.advance(Micros::from_millis(wait));
             other_clock.advance(Micros::from_millis(wait));
             let request = Request::new([("user", ["alice", "bob"][user])]).permits(permits);
@@ -60,12 +60,12 @@ proptest! {
                 }
             };
             // A request that another rule denies is not charged; but it counts as an attempt if that rule comes later.
-            let stays = said(&decision, "all").0 && !(attempts && last);
-            let shadow = said(&decision, "soon");
+            let stays = verdict_of(&decision, "all").0 && !(attempts && last);
+            let shadow = verdict_of(&decision, "soon");
             match runtime.block_on(async {
                 if stays { instead.peek(request).await } else { instead.acquire(request).await }
             }) {
-                Ok(decided) => prop_assert_eq!(shadow, said(&decided, "soon")),
+                Ok(decided) => prop_assert_eq!(shadow, verdict_of(&decided, "soon")),
                 Err(error) => prop_assert!(error.is_too_costly() && shadow.0),
             }
         }
@@ -81,7 +81,7 @@ async fn shadow_follows_batches_peeks_and_refunds() {
     let five = vec![Request::new([]); 5];
     let decisions: Vec<Decision> =
         limiter.acquire_many(&five).await.unwrap().into_iter().map(Result::unwrap).collect();
-    let told: Vec<_> = decisions.iter().map(|one| (one.allowed(), said(one, "soon"))).collect();
+    let results: Vec<_> = decisions.iter().map(|one| (one.allowed(), verdict_of(one, "soon"))).collect();
     let expected = [
         (true, (false, 1)),
         (false, (false, 2)),
@@ -89,13 +89,13 @@ async fn shadow_follows_batches_peeks_and_refunds() {
         (false, (true, 3)),
         (false, (true, 3)),
     ];
-    assert_eq!(told, expected);
-    assert_eq!(said(&limiter.peek(Request::new([])).await.unwrap(), "soon"), (true, 3));
+    assert_eq!(results, expected);
+    assert_eq!(verdict_of(&limiter.peek(Request::new([])).await.unwrap(), "soon"), (true, 3));
     let reservation = decisions[0].reservation().unwrap();
     limiter.settle(&reservation, 0).await.unwrap();
     let peeked = limiter.peek(Request::new([])).await.unwrap();
     assert_eq!(
-        (said(&peeked, "now"), said(&peeked, "soon")),
+        (verdict_of(&peeked, "now"), verdict_of(&peeked, "soon")),
         ((false, 0), (false, 2)),
         "both are given back"
     );
@@ -103,7 +103,7 @@ async fn shadow_follows_batches_peeks_and_refunds() {
     let named = || Request::new([]).id(RequestId::new("once").unwrap());
     for _ in 0..2 {
         let decision = limiter.acquire(named()).await.unwrap();
-        assert_eq!((decision.allowed(), said(&decision, "soon")), (true, (false, 3)));
+        assert_eq!((decision.allowed(), verdict_of(&decision, "soon")), (true, (false, 3)));
     }
 }
 
@@ -115,7 +115,7 @@ async fn shadow_may_be_the_only_matching_rule() {
         Rule::blocked("closed").unwrap().when("api", ["/closed"]).unwrap(),
     ]);
     let decision = limiter.acquire(Request::new([("api", "/b")])).await.unwrap();
-    assert_eq!((decision.allowed(), said(&decision, "soon")), (true, (false, 1)));
+    assert_eq!((decision.allowed(), verdict_of(&decision, "soon")), (true, (false, 1)));
     assert!(decision.at() > Micros::ZERO);
     let limit = decision.limits().next().unwrap();
     assert_eq!(
@@ -123,7 +123,11 @@ async fn shadow_may_be_the_only_matching_rule() {
         (Mode::Shadow, Outcome::Charged, Some("now"))
     );
     let blocked = limiter.acquire(Request::new([("api", "/closed")])).await.unwrap();
-    assert_eq!((blocked.denied_by(), blocked.limits().count()), (Some("closed"), 1), "nobody was asked");
+    assert_eq!(
+        (blocked.denied_by(), blocked.limits().count()),
+        (Some("closed"), 1),
+        "the store was not called"
+    );
     let lost = Rule::new("a", quota(1, false)).unwrap().shadow_of("b").unwrap();
     assert_eq!(Rules::new([lost]).unwrap_err().to_string(), "shadow-of names `b`, which is no rule");
 }

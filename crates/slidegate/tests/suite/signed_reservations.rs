@@ -92,12 +92,12 @@ async fn settling_an_attempt_returns_gone() {
         let quota =
             Quota::per_hour(3).unwrap().with_algorithm(algorithm).unwrap().with_count(Count::Attempts);
         for id in [None, Some("a"), Some("a")] {
-            let ask = Checks::one(Check::new(key.clone(), quota, 1)).unwrap();
-            let ask = match id {
-                Some(id) => ask.with_id(RequestId::new(id).unwrap()),
-                None => ask,
+            let checks = Checks::one(Check::new(key.clone(), quota, 1)).unwrap();
+            let checks = match id {
+                Some(id) => checks.with_id(RequestId::new(id).unwrap()),
+                None => checks,
             };
-            let verdict = store.admit(&[ask]).await.unwrap()[0].verdicts[0];
+            let verdict = store.admit(&[checks]).await.unwrap()[0].verdicts[0];
             for correction in [Correction::Cost(0), Correction::Cost(9), Correction::Extend] {
                 let settlement = Settlement { key: key.clone(), entry: verdict.entry, correction };
                 let settled = store.settle(&[settlement]).await.unwrap().settled;

@@ -13,8 +13,8 @@ use slidegate::{
 use slidegate_testkit::{Flavour, RedisServer};
 use tokio::sync::Semaphore;
 
-use crate::conformance::{Dice, conforms};
-use crate::multi_process::ask;
+use crate::conformance::{Rng, conforms};
+use crate::multi_process::random_checks;
 use crate::oracle::Oracle;
 use crate::watchdog::Watchdog;
 
@@ -36,10 +36,10 @@ impl<S> Recorder<S> {
 }
 
 impl<S: Store> Store for Recorder<S> {
-    async fn admit(&self, asks: &[Checks]) -> Result<BatchVerdicts, Error> {
-        let readings = self.store.admit(asks).await?;
-        self.log.lock().extend(asks.iter().cloned().zip(readings.iter().cloned()));
-        Ok(readings)
+    async fn admit(&self, batch: &[Checks]) -> Result<BatchVerdicts, Error> {
+        let batch_verdicts = self.store.admit(batch).await?;
+        self.log.lock().extend(batch.iter().cloned().zip(batch_verdicts.iter().cloned()));
+        Ok(batch_verdicts)
     }
 
     async fn settle(&self, settlements: &[Settlement]) -> Result<Receipt, Error> {
@@ -105,52 +105,52 @@ async fn concurrent_callers_agree_with_the_oracle() {
         let callers = (0..64).map(|caller| {
             let store = store.clone();
             tokio::spawn(async move {
-                let mut dice = Dice::new(caller + 1);
-                let mut told = Vec::new();
+                let mut rng = Rng::new(caller + 1);
+                let mut answers = Vec::new();
                 let end = tokio::time::sleep(Duration::from_secs(2));
                 let mut end = std::pin::pin!(end);
                 while !end.is_elapsed() {
-                    let ask = ask(&mut dice, encoding);
-                    let reading = store.admit(std::slice::from_ref(&ask)).await.unwrap().remove(0);
-                    told.push((ask, reading));
+                    let checks = random_checks(&mut rng, encoding);
+                    let verdicts = store.admit(std::slice::from_ref(&checks)).await.unwrap().remove(0);
+                    answers.push((checks, verdicts));
                     tokio::select! { biased; () = &mut end => {}, () = tokio::task::yield_now() => {} }
                 }
-                told
+                answers
             })
         });
-        let mut told = Vec::new();
+        let mut answers = Vec::new();
         for caller in callers.collect::<Vec<_>>() {
-            told.extend(caller.await.unwrap());
+            answers.extend(caller.await.unwrap());
         }
         let stats = store.store().store().stats();
         let mut history = std::mem::take(&mut *recorder.log.lock());
-        let known: Vec<_> =
-            told.iter().filter(|(_, reading)| reading.source == Source::DenyCache).cloned().collect();
-        assert_eq!(told.len(), history.len() + known.len());
-        assert_eq!(sorted(&told, Source::Store), sorted(&history, Source::Store));
-        history.extend(known.iter().cloned());
-        history.sort_by_key(|(_, reading)| reading.at);
+        let cached: Vec<_> =
+            answers.iter().filter(|(_, verdicts)| verdicts.source == Source::DenyCache).cloned().collect();
+        assert_eq!(answers.len(), history.len() + cached.len());
+        assert_eq!(sorted(&answers, Source::Store), sorted(&history, Source::Store));
+        history.extend(cached.iter().cloned());
+        history.sort_by_key(|(_, verdicts)| verdicts.at);
         let mut oracle = Oracle::default();
-        for (ask, reading) in &history {
-            oracle.admitted(ask, reading);
+        for (checks, verdicts) in &history {
+            oracle.admitted(checks, verdicts);
         }
         eprintln!(
-            "{encoding:?}: {} asks of 64 callers in {} calls, {} of them denied without asking: 0 differences",
-            told.len(),
+            "{encoding:?}: {} requests of 64 callers in {} calls, {} of them denied by the cache: 0 differences",
+            answers.len(),
             stats.calls,
-            known.len()
+            cached.len()
         );
-        assert!(stats.requests > stats.calls * 2 && known.len() > 100);
+        assert!(stats.requests > stats.calls * 2 && cached.len() > 100);
     }
 }
 
 /// Formats the calls that `source` decided as sorted text, so that they can be compared for any order of callers.
-fn sorted(told: &[(Checks, Verdicts)], source: Source) -> Vec<String> {
-    let from = told.iter().filter(|(_, reading)| reading.source == source);
+fn sorted(answers: &[(Checks, Verdicts)], source: Source) -> Vec<String> {
+    let from = answers.iter().filter(|(_, verdicts)| verdicts.source == source);
     let mut lines: Vec<String> = from
-        .map(|(ask, reading)| {
-            let keys: Vec<_> = ask.as_slice().iter().map(|check| (&check.key, check.cost)).collect();
-            format!("{keys:?} {reading:?}")
+        .map(|(checks, verdicts)| {
+            let keys: Vec<_> = checks.as_slice().iter().map(|check| (&check.key, check.cost)).collect();
+            format!("{keys:?} {verdicts:?}")
         })
         .collect();
     lines.sort_unstable();
@@ -182,17 +182,17 @@ impl Slow {
 }
 
 impl Store for Slow {
-    async fn admit(&self, asks: &[Checks]) -> Result<BatchVerdicts, Error> {
-        self.calls.lock().push(asks.len());
+    async fn admit(&self, batch: &[Checks]) -> Result<BatchVerdicts, Error> {
+        self.calls.lock().push(batch.len());
         self.let_go.acquire().await.unwrap().forget();
         if self.failing.load(Ordering::Relaxed) > 0 {
-            assert!(self.failing.fetch_sub(1, Ordering::Relaxed) != 2, "it fails as told");
+            assert!(self.failing.fetch_sub(1, Ordering::Relaxed) != 2, "failure of the test");
             return Err(Error::store(Fault::Lost, "it is gone"));
         }
-        if asks.iter().any(|ask| ask.as_slice()[0].key.as_str().starts_with("foreign")) {
+        if batch.iter().any(|checks| checks.as_slice()[0].key.as_str().starts_with("foreign")) {
             return Err(Error::store(Fault::WrongType, "it is not ours"));
         }
-        self.store.admit(asks).await
+        self.store.admit(batch).await
     }
 
     async fn settle(&self, settlements: &[Settlement]) -> Result<Receipt, Error> {
@@ -219,10 +219,10 @@ fn one(rule: &str) -> Checks {
 /// Starts a call, and returns when it waits.
 async fn start<S: Store + Clone + 'static>(
     store: &S,
-    ask: Checks,
+    checks: Checks,
 ) -> tokio::task::JoinHandle<Result<BatchVerdicts, Error>> {
     let store = store.clone();
-    let task = tokio::spawn(async move { store.admit(&[ask]).await });
+    let task = tokio::spawn(async move { store.admit(&[checks]).await });
     for _ in 0..4 {
         tokio::task::yield_now().await;
     }
@@ -235,7 +235,7 @@ async fn concurrent_calls_are_coalesced_in_order() {
     let options = CoalesceOptions { batch_size: 4, ..CoalesceOptions::default() };
     let store = Coalesce::with_options(slow.clone(), options);
     let mut tasks = vec![start(&store, one("k")).await];
-    assert_eq!(slow.calls(), [1], "who is alone does not wait");
+    assert_eq!(slow.calls(), [1], "a single caller does not wait");
     for n in 1..=9 {
         tasks.push(start(&store, one("k")).await);
         // A batch that is full does not wait for the first.
@@ -271,8 +271,8 @@ async fn full_queue_calls_directly_and_cancelled_callers_are_not_charged() {
     for task in [first, second, fourth] {
         task.await.unwrap().unwrap();
     }
-    let held = store.inspect(&Key::new("k", [])).await.unwrap().unwrap();
-    assert_eq!((held.used, slow.calls()), (3, vec![1, 1, 1]));
+    let inspection = store.inspect(&Key::new("k", [])).await.unwrap().unwrap();
+    assert_eq!((inspection.used, slow.calls()), (3, vec![1, 1, 1]));
     // The first caller may be cancelled too: waiting callers continue.
     let slow = Slow::new();
     let store = Coalesce::new(slow.clone());
@@ -317,8 +317,8 @@ async fn batch_of_one_caller_is_not_mixed() {
     let store = Coalesce::new(slow.clone());
     let first = start(&store, one("k")).await;
     slow.let_go.add_permits(100);
-    let readings = store.admit(&[one("k"), one("a"), one("k")]).await.unwrap();
-    assert!(readings.iter().all(|reading| reading.verdicts[0].outcome == Outcome::Charged));
+    let batch_verdicts = store.admit(&[one("k"), one("a"), one("k")]).await.unwrap();
+    assert!(batch_verdicts.iter().all(|verdicts| verdicts.verdicts[0].outcome == Outcome::Charged));
     first.await.unwrap().unwrap();
     assert_eq!(slow.calls(), [1, 3]);
 }
@@ -329,14 +329,14 @@ async fn foreign_key_does_not_fail_the_batch() {
     let server = RedisServer::start(Flavour::Redis7).without_ttl_check();
     server.run("SET sg:{foreign} 1");
     let failover = guarded(&server);
-    let asks: Vec<Checks> = ["a", "foreign", "b"].map(one).into();
+    let batch: Vec<Checks> = ["a", "foreign", "b"].map(one).into();
     for _ in 0..2 {
         let sources: Vec<Source> =
-            failover.admit(&asks).await.unwrap().iter().map(|reading| reading.source).collect();
+            failover.admit(&batch).await.unwrap().iter().map(|verdicts| verdicts.source).collect();
         assert_eq!(sources, [Source::Store, Source::Local, Source::Store]);
     }
-    let held = failover.inspect(&Key::new("a", [])).await.unwrap().unwrap();
-    assert_eq!(held.used, 2, "what failed first had written nothing");
+    let inspection = failover.inspect(&Key::new("a", [])).await.unwrap().unwrap();
+    assert_eq!(inspection.used, 2, "what failed first had written nothing");
 }
 
 /// Callers that wait behind a server that hangs wait for one deadline, not two. Time that the machine took is not counted.

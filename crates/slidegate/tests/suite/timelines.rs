@@ -57,7 +57,7 @@ async fn guard_of_ip_and_user() {
     assert_eq!(
         login("1.2.3.5", "alice").await,
         (10008, vec![3, 5]),
-        "judged by the address, so counted there"
+        "denied by the address, and counted there"
     );
     // Without an address there is no check by address.
     let decision = limiter.acquire(Request::new([("api", "/login"), ("user", "bob")])).await.unwrap();
@@ -103,7 +103,7 @@ fn log_rebases_time_without_loss() {
     instants.extend((1..40).map(|n| (1 << 46) + n * 50 * day));
     for (i, &now) in instants.iter().enumerate() {
         let verdict = state.admit(Micros::new(now), &quota, 1);
-        let held = instants[..=i].iter().filter(|&&at| at + 366 * day > now).count();
-        assert_eq!(verdict.used, held as u64, "at {now}");
+        let in_window = instants[..=i].iter().filter(|&&at| at + 366 * day > now).count();
+        assert_eq!(verdict.used, in_window as u64, "at {now}");
     }
 }

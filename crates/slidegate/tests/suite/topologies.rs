@@ -14,7 +14,7 @@ use slidegate::{
 };
 use slidegate_testkit::{Cluster, Flavour, RedisServer, Sentinels, Step};
 
-use crate::conformance::Dice;
+use crate::conformance::Rng;
 use crate::deployment::soon;
 use crate::oracle::Oracle;
 
@@ -42,7 +42,7 @@ fn key(n: u64) -> Key {
 
 /// One event of a key.
 enum Event {
-    Asked(Checks, Verdicts),
+    Admitted(Checks, Verdicts),
     Settled(Settlement, Settled),
 }
 
@@ -74,20 +74,20 @@ async fn slots_move_without_errors() {
         .map(|caller| {
             let (store, stop, done) = (store.clone(), Arc::clone(&stop), Arc::clone(&done));
             tokio::spawn(async move {
-                let mut dice = Dice::new(caller + 1);
+                let mut rng = Rng::new(caller + 1);
                 let mut history = Vec::new();
                 while !stop.load(Ordering::Relaxed) || done.load(Ordering::Relaxed) < decisions {
                     done.fetch_add(1, Ordering::Relaxed);
-                    let ask = moving(&mut dice, KEYS);
-                    let reading = store.admit(std::slice::from_ref(&ask)).await.unwrap().remove(0);
-                    let verdict = reading.verdicts[0];
-                    let key = ask.as_slice()[0].key.clone();
-                    history.push((reading.at, Event::Asked(ask, reading)));
-                    if verdict.outcome == Outcome::Charged && dice.below(8) == 0 {
+                    let checks = moving(&mut rng, KEYS);
+                    let verdicts = store.admit(std::slice::from_ref(&checks)).await.unwrap().remove(0);
+                    let verdict = verdicts.verdicts[0];
+                    let key = checks.as_slice()[0].key.clone();
+                    history.push((verdicts.at, Event::Admitted(checks, verdicts)));
+                    if verdict.outcome == Outcome::Charged && rng.below(8) == 0 {
                         let settlement = Settlement {
                             key,
                             entry: verdict.entry,
-                            correction: Correction::Cost(dice.below(2)),
+                            correction: Correction::Cost(rng.below(2)),
                         };
                         let receipt = store.settle(std::slice::from_ref(&settlement)).await.unwrap();
                         history.push((receipt.at, Event::Settled(settlement, receipt.settled[0])));
@@ -106,7 +106,7 @@ async fn slots_move_without_errors() {
     let mut oracle = Oracle::default();
     for (at, event) in &history {
         match event {
-            Event::Asked(ask, reading) => oracle.admitted(ask, reading),
+            Event::Admitted(checks, verdicts) => oracle.admitted(checks, verdicts),
             Event::Settled(settlement, settled) => oracle.settled(settlement, *at, *settled),
         }
     }
@@ -114,7 +114,7 @@ async fn slots_move_without_errors() {
     assert!(seen.denied > 0 && seen.done > 0, "{seen:?}");
     eprintln!(
         "cluster: {} decisions while {slots} slots moved: 0 errors, 0 differences; {} charged, {} denied, {} settled",
-        seen.asks, seen.charged, seen.denied, seen.done
+        seen.requests, seen.charged, seen.denied, seen.done
     );
 }
 
@@ -130,7 +130,7 @@ async fn idle_keys_are_rewritten_while_their_slot_moves() {
     let check = |n, quota| Check::new(key(n), quota, 1);
     let packed = |check| Check { encoding: Encoding::Packed, ..check };
     let id = |text: &str| RequestId::new(text).unwrap();
-    // What is asked first, and again while the slot moves.
+    // Checks before the slot moves, and again meanwhile.
     let cases = [
         ("a window with different costs", check(0, quota), Checks::one(check(0, quota)).unwrap()),
         ("with an id", check(1, quota), Checks::one(check(1, quota)).unwrap().with_id(id("again"))),
@@ -151,9 +151,9 @@ async fn idle_keys_are_rewritten_while_their_slot_moves() {
     for (n, (name, first, again)) in cases.into_iter().enumerate() {
         // Different costs, and an id, so that there are notes.
         let before = Checks::one(Check { cost: 2, ..first.clone() }).unwrap().with_id(id("first"));
-        for ask in [before, Checks::one(first.clone()).unwrap()] {
-            let reading = store.admit(&[ask]).await.unwrap().remove(0);
-            assert_eq!(reading.verdicts[0].outcome, Outcome::Charged, "{name}");
+        for checks in [before, Checks::one(first.clone()).unwrap()] {
+            let verdicts = store.admit(&[checks]).await.unwrap().remove(0);
+            assert_eq!(verdicts.verdicts[0].outcome, Outcome::Charged, "{name}");
         }
         tokio::time::sleep(2 * window).await;
         let slot = cluster.slot_of(&format!("{{{}}}", key(n as u64)));
@@ -176,69 +176,69 @@ async fn idle_keys_are_rewritten_while_their_slot_moves() {
     }
 }
 
-fn moving(dice: &mut Dice, keys: u64) -> Checks {
-    let n = dice.below(keys);
+fn moving(rng: &mut Rng, keys: u64) -> Checks {
+    let n = rng.below(keys);
     let quota = Quota::new(20 + n, Duration::from_millis(100 + n)).unwrap();
     let encoding = if n.is_multiple_of(4) { Encoding::Packed } else { Encoding::Zset };
-    Checks::one(Check { encoding, ..Check::new(key(n), quota, 1 + dice.below(3)) }).unwrap()
+    Checks::one(Check { encoding, ..Check::new(key(n), quota, 1 + rng.below(3)) }).unwrap()
 }
 
 fn counter(what: &str, n: u64) -> Key {
     Key::new(what, [("n", n.to_string().as_str())])
 }
 
-/// A user, a tenant and everyone: three slots. About half of `asks` fit.
-fn crossing(dice: &mut Dice, asks: u64, id: Option<&str>) -> Checks {
-    let user = dice.below(200);
+/// Checks of a user, a tenant and all users, in three slots. About half of `requests` fit.
+fn crossing(rng: &mut Rng, requests: u64, id: Option<&str>) -> Checks {
+    let user = rng.below(200);
     let quota = |limit| Quota::per_hour(limit).unwrap();
-    let cost = 1 + dice.below(3);
+    let cost = 1 + rng.below(3);
     let mut checks = vec![
         Check::new(counter("all", 0), quota(1_000_000_000), cost),
-        Check::new(counter("tenant", user % 7), quota(asks / 7), cost),
-        Check::new(counter("user", user), quota(asks / 160), cost),
+        Check::new(counter("tenant", user % 7), quota(requests / 7), cost),
+        Check::new(counter("user", user), quota(requests / 160), cost),
     ];
-    if dice.below(2) == 0 {
+    if rng.below(2) == 0 {
         checks.reverse();
     }
-    let ask = Checks::new(checks).unwrap();
+    let checks = Checks::new(checks).unwrap();
     match id {
-        Some(id) => ask.with_id(RequestId::new(id).unwrap()),
-        None => ask,
+        Some(id) => checks.with_id(RequestId::new(id).unwrap()),
+        None => checks,
     }
 }
 
 /// Adds the granted permits of a request to the expected totals.
-fn add_up(totals: &mut HashMap<Key, u64>, ask: &Checks, reading: &Verdicts) -> bool {
-    let granted = !reading.verdicts.iter().any(|verdict| verdict.outcome.denies());
-    for (check, verdict) in ask.as_slice().iter().zip(&reading.verdicts) {
+fn add_up(totals: &mut HashMap<Key, u64>, checks: &Checks, verdicts: &Verdicts) -> bool {
+    let granted = !verdicts.verdicts.iter().any(|verdict| verdict.outcome.denies());
+    for (check, verdict) in checks.as_slice().iter().zip(&verdicts.verdicts) {
         let charged = verdict.outcome == Outcome::Charged;
-        assert_eq!(charged, granted, "all or nothing: {reading:?}");
+        assert_eq!(charged, granted, "all or nothing: {verdicts:?}");
         assert!(verdict.used <= verdict.limit);
         *totals.entry(check.key.clone()).or_default() += if granted { check.cost } else { 0 };
     }
     granted
 }
 
-async fn crosses(name: &str, store: &RedisStore, asks: u64) {
+async fn crosses(name: &str, store: &RedisStore, requests: u64) {
     let callers: Vec<_> = (0..32)
         .map(|caller| {
             let store = store.clone();
             tokio::spawn(async move {
-                let (mut dice, mut totals) = (Dice::new(caller + 77), HashMap::new());
+                let (mut rng, mut totals) = (Rng::new(caller + 77), HashMap::new());
                 let (mut granted, mut denied, mut left) = (0, 0, Vec::new());
-                for n in 0..asks / 32 {
+                for n in 0..requests / 32 {
                     let id = format!("{caller}.{n}");
-                    let ask = crossing(&mut dice, asks, (n % 3 == 0).then_some(id.as_str()));
-                    let admit = store.admit(std::slice::from_ref(&ask));
+                    let checks = crossing(&mut rng, requests, (n % 3 == 0).then_some(id.as_str()));
+                    let admit = store.admit(std::slice::from_ref(&checks));
                     // Some callers do not wait for the answer.
                     if n % 33 == 0 {
-                        let wait = Duration::from_micros(dice.below(2_000));
+                        let wait = Duration::from_micros(rng.below(2_000));
                         let _ = tokio::time::timeout(wait, admit).await;
-                        left.push(ask);
+                        left.push(checks);
                         continue;
                     }
-                    let reading = admit.await.unwrap().remove(0);
-                    if add_up(&mut totals, &ask, &reading) { granted += 1 } else { denied += 1 }
+                    let verdicts = admit.await.unwrap().remove(0);
+                    if add_up(&mut totals, &checks, &verdicts) { granted += 1 } else { denied += 1 }
                 }
                 (totals, granted, denied, left)
             })
@@ -260,9 +260,9 @@ async fn crosses(name: &str, store: &RedisStore, asks: u64) {
         quiet >= 200
     })
     .await;
-    for ask in &all_left {
-        let reading = store.admit(std::slice::from_ref(ask)).await.unwrap().remove(0);
-        if add_up(&mut totals, ask, &reading) { granted += 1 } else { denied += 1 }
+    for checks in &all_left {
+        let verdicts = store.admit(std::slice::from_ref(checks)).await.unwrap().remove(0);
+        if add_up(&mut totals, checks, &verdicts) { granted += 1 } else { denied += 1 }
     }
     let mut leaked = 0;
     for (key, expected) in &totals {
@@ -293,8 +293,8 @@ async fn checks_over_several_servers_are_all_or_nothing() {
     for mode in [RedisMode::Script, RedisMode::Transaction] {
         servers.iter().for_each(|server| drop(server.run("FLUSHALL")));
         let options = RedisOptions { mode, ..patient(RedisOptions::shards(urls.clone())) };
-        let asks = if mode == RedisMode::Script { 10_000 } else { 2_000 };
-        crosses(&format!("shards, {mode:?}"), &RedisStore::with_options(&options).unwrap(), asks).await;
+        let requests = if mode == RedisMode::Script { 10_000 } else { 2_000 };
+        crosses(&format!("shards, {mode:?}"), &RedisStore::with_options(&options).unwrap(), requests).await;
     }
 }
 
@@ -305,7 +305,7 @@ async fn attempts_over_several_slots_stop_at_the_first_denial() {
     let store = clustered(&cluster);
     let quota = |limit| Quota::per_hour(limit).unwrap();
     let (first, second, third) = (counter("first", 0), counter("second", 0), counter("third", 0));
-    let ask = || {
+    let checks = || {
         Checks::new([
             Check::new(first.clone(), quota(100).with_count(Count::Attempts), 1),
             Check::new(second.clone(), quota(3), 1),
@@ -314,33 +314,33 @@ async fn attempts_over_several_slots_stop_at_the_first_denial() {
         .unwrap()
     };
     for n in 1..=10 {
-        let reading = store.admit(&[ask()]).await.unwrap().remove(0);
-        let outcomes: Vec<Outcome> = reading.verdicts.iter().map(|verdict| verdict.outcome).collect();
-        let used: Vec<u64> = reading.verdicts.iter().map(|verdict| verdict.used).collect();
+        let verdicts = store.admit(&[checks()]).await.unwrap().remove(0);
+        let outcomes: Vec<Outcome> = verdicts.verdicts.iter().map(|verdict| verdict.outcome).collect();
+        let used: Vec<u64> = verdicts.verdicts.iter().map(|verdict| verdict.used).collect();
         if n <= 3 {
             assert_eq!((outcomes, used), (vec![Outcome::Charged; 3], vec![n; 3]));
         } else {
             let expected = vec![Outcome::Fits, Outcome::Denied, Outcome::Fits];
             assert_eq!((outcomes, used), (expected, vec![n, 3, 3]));
         }
-        assert_eq!(store.admit(&[ask().peek()]).await.unwrap()[0].verdicts[0].used, n);
+        assert_eq!(store.admit(&[checks().peek()]).await.unwrap()[0].verdicts[0].used, n);
     }
     // Without attempts, a denial leaves nothing behind, and tells of every check.
     let plain =
         Checks::new([Check::new(third.clone(), quota(100), 5), Check::new(second.clone(), quota(3), 1)]);
-    let reading = store.admit(&[plain.unwrap()]).await.unwrap().remove(0);
-    let (given_back, denied) = (reading.verdicts[0], reading.verdicts[1]);
+    let verdicts = store.admit(&[plain.unwrap()]).await.unwrap().remove(0);
+    let (given_back, denied) = (verdicts.verdicts[0], verdicts.verdicts[1]);
     assert_eq!((given_back.outcome, given_back.used), (Outcome::Fits, 3));
     assert_eq!((denied.outcome, denied.used), (Outcome::Denied, 3));
     // A shadow does not deny.
     let shadow = Check { enforced: false, ..Check::new(second.clone(), quota(3), 1) };
-    let ask = Checks::new([shadow, Check::new(third.clone(), quota(100), 5)]).unwrap();
-    let reading = store.admit(&[ask]).await.unwrap().remove(0);
-    assert_eq!(reading.verdicts[0].outcome, Outcome::Denied);
-    assert_eq!((reading.verdicts[1].outcome, reading.verdicts[1].used), (Outcome::Charged, 8));
+    let checks = Checks::new([shadow, Check::new(third.clone(), quota(100), 5)]).unwrap();
+    let verdicts = store.admit(&[checks]).await.unwrap().remove(0);
+    assert_eq!(verdicts.verdicts[0].outcome, Outcome::Denied);
+    assert_eq!((verdicts.verdicts[1].outcome, verdicts.verdicts[1].used), (Outcome::Charged, 8));
 }
 
-/// A batch over many slots is answered in the order of its asks; keys are listed from all nodes, and reset.
+/// A batch over many slots is answered in its order; keys are listed from all nodes, and reset.
 #[tokio::test]
 async fn batches_and_listings_reach_all_nodes() {
     let cluster = Cluster::start();
@@ -353,15 +353,15 @@ async fn batches_and_listings_reach_all_nodes() {
         let options = RedisOptions { mode, ..patient(RedisOptions::cluster(cluster.urls())) };
         let store = RedisStore::with_options(&options).unwrap();
         let one = |n: u64| Check::new(key(n), quota, 1);
-        let mut asks: Vec<Checks> = (0..200).map(|n| Checks::one(one(n % 40)).unwrap()).collect();
-        asks.push(Checks::new([one(1_000), one(1_001), one(1_002)]).unwrap());
-        let readings = store.admit(&asks).await.unwrap();
-        for (n, reading) in readings[..200].iter().enumerate() {
+        let mut batch: Vec<Checks> = (0..200).map(|n| Checks::one(one(n % 40)).unwrap()).collect();
+        batch.push(Checks::new([one(1_000), one(1_001), one(1_002)]).unwrap());
+        let batch_verdicts = store.admit(&batch).await.unwrap();
+        for (n, verdicts) in batch_verdicts[..200].iter().enumerate() {
             let expected = if n < 120 { Outcome::Charged } else { Outcome::Denied };
-            assert_eq!(reading.verdicts[0].outcome, expected, "{n}");
-            assert_eq!(reading.verdicts[0].used, (n as u64 / 40 + 1).min(3));
+            assert_eq!(verdicts.verdicts[0].outcome, expected, "{n}");
+            assert_eq!(verdicts.verdicts[0].used, (n as u64 / 40 + 1).min(3));
         }
-        assert_eq!(readings[200].verdicts.len(), 3);
+        assert_eq!(batch_verdicts[200].verdicts.len(), 3);
         let (mut found, mut cursor) = (BTreeSet::new(), 0);
         loop {
             let page = store.keys(cursor, 10).await.unwrap();
@@ -375,7 +375,7 @@ async fn batches_and_listings_reach_all_nodes() {
         let settlements: Vec<Settlement> = (0..40)
             .map(|n| Settlement {
                 key: key(n as u64),
-                entry: readings[n].verdicts[0].entry,
+                entry: batch_verdicts[n].verdicts[0].entry,
                 correction: Correction::Cost(0),
             })
             .collect();
@@ -402,15 +402,15 @@ async fn tag_puts_rules_into_one_slot() {
     )
     .unwrap();
     let limiter = slidegate::Limiter::new(clustered(&cluster), rules);
-    let ask = |user| Request::new([("tenant", "{acme}"), ("user", user), ("api", "}/x{")]);
-    let decision = limiter.acquire(ask("bob")).await.unwrap();
+    let request = |user| Request::new([("tenant", "{acme}"), ("user", user), ("api", "}/x{")]);
+    let decision = limiter.acquire(request("bob")).await.unwrap();
     assert!(decision.allowed());
     let reservation = limiter.sign_decision(&decision).unwrap();
     assert_eq!(limiter.settle(&limiter.verify(&reservation).unwrap(), 0).await.unwrap(), Settled::Done);
     for _ in 0..2 {
-        assert!(limiter.acquire(ask("bob")).await.unwrap().allowed());
+        assert!(limiter.acquire(request("bob")).await.unwrap().allowed());
     }
-    assert_eq!(limiter.acquire(ask("bob")).await.unwrap().denied_by(), Some("per-user"));
+    assert_eq!(limiter.acquire(request("bob")).await.unwrap().denied_by(), Some("per-user"));
     let (mut names, mut slots) = (BTreeSet::new(), BTreeSet::new());
     for port in cluster.primaries() {
         let found: Vec<String> = redis::from_redis_value(cluster.node(port).run("KEYS *")).unwrap();
@@ -449,9 +449,9 @@ async fn cluster_recovers_from_a_dead_primary() {
     };
     let of = |wanted: usize| (0..).find(|n| shard(*n) == wanted).unwrap();
     let (dying, living) = (of(0), of(1));
-    let ask = move |n| [Checks::one(Check::new(key(n), quota, 1)).unwrap()];
+    let checks = move |n| [Checks::one(Check::new(key(n), quota, 1)).unwrap()];
     for n in [dying, living] {
-        store.admit(&ask(n)).await.unwrap();
+        store.admit(&checks(n)).await.unwrap();
     }
     let killed = cluster.kill_primary(0);
     let waiting = {
@@ -461,13 +461,13 @@ async fn cluster_recovers_from_a_dead_primary() {
     let (mut failed, mut unaffected, clock) = (0, 0, SystemClock::new());
     let begun = clock.now();
     let resumed = loop {
-        store.admit(&ask(living)).await.unwrap();
+        store.admit(&checks(living)).await.unwrap();
         unaffected += 1;
-        match store.admit(&ask(dying)).await {
-            Ok(readings) => break readings,
+        match store.admit(&checks(dying)).await {
+            Ok(batch_verdicts) => break batch_verdicts,
             Err(error) => {
-                let known = [Fault::Unreachable, Fault::Lost, Fault::Cluster].map(Some);
-                assert!(known.contains(&error.fault()), "{error}");
+                let expected = [Fault::Unreachable, Fault::Lost, Fault::Cluster].map(Some);
+                assert!(expected.contains(&error.fault()), "{error}");
                 failed += 1;
             }
         }
@@ -479,8 +479,8 @@ async fn cluster_recovers_from_a_dead_primary() {
         "cluster: a primary was killed: {failed} decisions failed, then on; {unaffected} of another shard went on"
     );
     for _ in 0..100 {
-        store.admit(&ask(dying)).await.unwrap();
-        store.admit(&ask(living)).await.unwrap();
+        store.admit(&checks(dying)).await.unwrap();
+        store.admit(&checks(living)).await.unwrap();
     }
 }
 
@@ -491,14 +491,14 @@ async fn sentinels_recover_from_a_dead_primary() {
     let store =
         RedisStore::with_options(&RedisOptions { health_check: Duration::from_millis(200), ..options })
             .unwrap();
-    let ask = [Checks::one(Check::new(key(0), Quota::per_hour(1_000_000).unwrap(), 1)).unwrap()];
-    store.admit(&ask).await.unwrap();
+    let batch = [Checks::one(Check::new(key(0), Quota::per_hour(1_000_000).unwrap(), 1)).unwrap()];
+    store.admit(&batch).await.unwrap();
     // One sentinel less is enough.
     sentinels.kill_sentinel(0);
     let killed = sentinels.kill_master();
     let (mut failed, clock) = (0, SystemClock::new());
     let begun = clock.now();
-    while store.admit(&ask).await.is_err() {
+    while store.admit(&batch).await.is_err() {
         failed += 1;
         assert!(clock.now().since(begun) < LIMIT, "no replica takes over");
         tokio::time::sleep(Duration::from_millis(10)).await;
@@ -506,7 +506,7 @@ async fn sentinels_recover_from_a_dead_primary() {
     eprintln!("sentinel: the primary was killed: {failed} decisions failed, then on");
     sentinels.wait_for_failover(killed);
     for _ in 0..100 {
-        store.admit(&ask).await.unwrap();
+        store.admit(&batch).await.unwrap();
     }
     store.ping().await.unwrap();
     let unknown = RedisOptions::sentinel("nobody", sentinels.sentinels());
@@ -521,9 +521,9 @@ async fn dead_shard_fails_only_its_own_keys() {
     let urls = servers.iter().map(RedisServer::url);
     let store = RedisStore::with_options(&RedisOptions::shards(urls)).unwrap();
     let quota = Quota::per_hour(1_000_000).unwrap();
-    let ask = |n| [Checks::one(Check::new(key(n), quota, 1)).unwrap()];
+    let checks = |n| [Checks::one(Check::new(key(n), quota, 1)).unwrap()];
     for n in 0..100 {
-        store.admit(&ask(n)).await.unwrap();
+        store.admit(&checks(n)).await.unwrap();
     }
     let on = |server: &RedisServer| -> BTreeSet<String> {
         let names: Vec<String> = redis::from_redis_value(server.run("KEYS *")).unwrap();
@@ -536,23 +536,23 @@ async fn dead_shard_fails_only_its_own_keys() {
     for round in 0..3 {
         for n in 0..100 {
             let here = there.contains(&format!("sg:{{{}}}", key(n)));
-            match store.admit(&ask(n)).await {
+            match store.admit(&checks(n)).await {
                 Ok(_) => assert!(here),
                 Err(error) => assert!(!here && round <= 3, "{error}"),
             }
         }
     }
-    let told = store.ping().await.unwrap_err().to_string();
+    let message = store.ping().await.unwrap_err().to_string();
     let dead = format!("127.0.0.1:{}", servers[0].port);
-    assert!(told.starts_with("1 of 2 servers do not answer: ") && told.contains(&dead), "{told}");
-    // Of an ask over both nothing stays charged.
+    assert!(message.starts_with("1 of 2 servers do not answer: ") && message.contains(&dead), "{message}");
+    // A request over both charges nothing.
     let number =
         |names: &BTreeSet<String>| (0..100).find(|n| names.contains(&format!("sg:{{{}}}", key(*n)))).unwrap();
     let (living, dead) = (number(&there), number(&gone));
     let both = Checks::new([living, dead].map(|n| Check::new(key(n), quota, 1))).unwrap();
     assert_eq!(store.admit(&[both]).await.unwrap_err().fault(), Some(Fault::Unreachable));
     assert_eq!(store.inspect(&key(living)).await.unwrap().unwrap().used, 4);
-    let batch: Vec<Checks> = [living, dead].iter().flat_map(|n| ask(*n)).collect();
+    let batch: Vec<Checks> = [living, dead].iter().flat_map(|n| checks(*n)).collect();
     assert_eq!(store.admit(&batch).await.unwrap_err().fault(), Some(Fault::Unreachable));
     let (clock, used) =
         (SystemClock::new(), async || store.inspect(&key(living)).await.unwrap().unwrap().used);

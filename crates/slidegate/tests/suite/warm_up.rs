@@ -10,7 +10,7 @@ use slidegate::{
 };
 use slidegate_testkit::{FakeTime, Flavour, RedisServer, until, within_limit};
 
-use crate::conformance::Dice;
+use crate::conformance::Rng;
 use crate::oracle::Oracle;
 
 /// Document 002: 20, 50, 80, then 100 in a second. Asked for every millisecond, counted by seconds.
@@ -53,8 +53,8 @@ async fn climbs_as_in_the_documents() {
 /// At any instant of a linear climb exactly as many fit as the line says.
 #[test]
 fn linear_climb_is_exact_to_the_permit() {
-    let climb = WarmUp::new(20, Duration::from_secs(30)).unwrap();
-    let quota = Quota::per_second(1_000).unwrap().with_warm_up(climb).unwrap();
+    let warm_up = WarmUp::new(20, Duration::from_secs(30)).unwrap();
+    let quota = Quota::per_second(1_000).unwrap().with_warm_up(warm_up).unwrap();
     for millis in (0..40_000u64).step_by(37) {
         let mut state = State::new(&quota);
         let start = Micros::from_secs(100);
@@ -71,8 +71,8 @@ fn linear_climb_is_exact_to_the_permit() {
 /// A request that costs more than the current limit passes alone, up to the full limit.
 #[test]
 fn single_large_request_passes_while_cold() {
-    let climb = WarmUp::new(10, Duration::from_secs(10)).unwrap();
-    let quota = Quota::per_second(100).unwrap().with_warm_up(climb).unwrap();
+    let warm_up = WarmUp::new(10, Duration::from_secs(10)).unwrap();
+    let quota = Quota::per_second(100).unwrap().with_warm_up(warm_up).unwrap();
     let mut state = State::new(&quota);
     let at = Micros::from_millis;
     assert_eq!(state.admit(at(5_000), &quota, 101).outcome, Outcome::Impossible);
@@ -92,15 +92,15 @@ fn random_traffic_follows_the_curve() {
         prop_oneof![5 => 1..4u64, 1 => 1..60u64],
     );
     let traffic = (prop::collection::vec(step, 1..400), 1..99u32, any::<bool>(), 1..5_000u64, 3u64..60);
-    let mut asked = 0u64;
+    let mut decided = 0u64;
     let counter = std::cell::Cell::new(0u64);
     let result = runner.run(&traffic, |(steps, from, in_steps, over, limit)| {
-        let climb = WarmUp::new(from, Duration::from_millis(over))
+        let warm_up = WarmUp::new(from, Duration::from_millis(over))
             .unwrap()
             .idle(Duration::from_millis(2_000))
             .unwrap();
-        let climb = if in_steps { climb.in_steps() } else { climb };
-        let quota = Quota::per_second(limit).unwrap().with_warm_up(climb).unwrap();
+        let warm_up = if in_steps { warm_up.in_steps() } else { warm_up };
+        let quota = Quota::per_second(limit).unwrap().with_warm_up(warm_up).unwrap();
         let mut state = State::new(&quota);
         let (mut now, mut admitted) = (10_000_000u64, Vec::<(u64, u64)>::new());
         let (mut since, mut last) = (0u64, None::<u64>);
@@ -108,8 +108,8 @@ fn random_traffic_follows_the_curve() {
             counter.set(counter.get() + 1);
             now += wait * 1_000;
             let warm = last.is_some_and(|last| now < last + 2_000_000);
-            let climbed = if warm { now - since } else { 0 };
-            let share = share(from, in_steps, climbed, over * 1_000);
+            let elapsed = if warm { now - since } else { 0 };
+            let share = share(from, in_steps, elapsed, over * 1_000);
             let expected = (u128::from(limit) * share / 10_000).max(1) as u64;
             let used: u64 =
                 admitted.iter().filter(|(at, _)| at + 1_000_000 > now).map(|(_, cost)| cost).sum();
@@ -129,7 +129,7 @@ fn random_traffic_follows_the_curve() {
                 prop_assert_eq!(
                     state.clone().admit(then, &quota, cost).outcome,
                     Outcome::Charged,
-                    "when it said"
+                    "at retry_after"
                 );
             }
             let in_window: u64 =
@@ -141,36 +141,36 @@ fn random_traffic_follows_the_curve() {
     if let Err(error) = result {
         panic!("{error}");
     }
-    asked += counter.get();
-    eprintln!("{asked} asks judged by the curve, 0 differences");
-    assert!(asked > 20_000);
+    decided += counter.get();
+    eprintln!("{decided} decisions compared with the curve, 0 differences");
+    assert!(decided > 20_000);
 }
 
-fn share(from: u32, in_steps: bool, climbed: u64, over: u64) -> u128 {
+fn share(from: u32, in_steps: bool, elapsed: u64, over: u64) -> u128 {
     let start = u128::from(from) * 100;
     let rest = 10_000 - start;
-    if climbed >= over {
+    if elapsed >= over {
         return 10_000;
     }
     if !in_steps {
-        return start + rest * u128::from(climbed) / u128::from(over);
+        return start + rest * u128::from(elapsed) / u128::from(over);
     }
-    let quarter = climbed * 4 / over;
+    let quarter = elapsed * 4 / over;
     start + rest * [0, 3, 6, 8][quarter as usize] / 8
 }
 
 /// With counted attempts, entries may still count when the limit is cold again: `retry_after` includes that.
 #[test]
 fn attempts_fit_after_retry_after() {
-    let climb = WarmUp::new(10, Duration::from_secs(2)).unwrap().idle(Duration::from_secs(1)).unwrap();
-    let quota = Quota::per_second(20).unwrap().with_count(Count::Attempts).with_warm_up(climb).unwrap();
-    let (mut dice, mut state, mut now) = (Dice::new(3), State::new(&quota), 10_000_000);
+    let warm_up = WarmUp::new(10, Duration::from_secs(2)).unwrap().idle(Duration::from_secs(1)).unwrap();
+    let quota = Quota::per_second(20).unwrap().with_count(Count::Attempts).with_warm_up(warm_up).unwrap();
+    let (mut rng, mut state, mut now) = (Rng::new(3), State::new(&quota), 10_000_000);
     let (mut denied, mut cold) = (0, 0);
     for _ in 0..20_000 {
         // Now and then none is admitted for long.
-        let longest = if dice.below(200) == 0 { 1_500_000 } else { 90_000 };
-        now += dice.below(longest);
-        let cost = 1 + dice.below(3);
+        let longest = if rng.below(200) == 0 { 1_500_000 } else { 90_000 };
+        now += rng.below(longest);
+        let cost = 1 + rng.below(3);
         let verdict = state.admit(Micros::new(now), &quota, cost);
         if verdict.outcome == Outcome::Denied {
             let then = Micros::new(now + verdict.retry_after.get());
@@ -180,7 +180,7 @@ fn attempts_fit_after_retry_after() {
             cold += u64::from(fits.limit < verdict.limit);
         }
     }
-    eprintln!("{denied} denials, {cold} of them until it is cold: each fits when it said");
+    eprintln!("{denied} denials, {cold} of them until it is cold: each fits after retry_after");
     assert!(denied > 1_000 && cold > 20);
 }
 
@@ -207,11 +207,11 @@ async fn curve_follows_the_clock_of_redis() {
     for (shape, over) in [("steps", 4), ("linear", 4), ("linear", 30)] {
         let time = FakeTime::start();
         let (_server, nodes) = stopped(&time);
-        let climb =
+        let warm_up =
             WarmUp::new(20, Duration::from_secs(over)).unwrap().idle(Duration::from_secs(60)).unwrap();
-        let climb = if shape == "steps" { climb.in_steps() } else { climb };
-        let quota = Quota::per_second(100).unwrap().with_warm_up(climb).unwrap();
-        let ask = Checks::one(Check::new(Key::new("orders", []), quota, 1)).unwrap();
+        let warm_up = if shape == "steps" { warm_up.in_steps() } else { warm_up };
+        let quota = Quota::per_second(100).unwrap().with_warm_up(warm_up).unwrap();
+        let checks = Checks::one(Check::new(Key::new("orders", []), quota, 1)).unwrap();
         let mut limits = 0;
         // Asked for every ten milliseconds by each node, counted by seconds.
         let mut seconds = async |start: u64, from: Option<u64>, seconds: u64| {
@@ -220,9 +220,9 @@ async fn curve_follows_the_clock_of_redis() {
                 let now = start + step * 10_000;
                 time.stop_at(now);
                 for node in &nodes {
-                    let reading = node.admit(std::slice::from_ref(&ask)).await.unwrap().remove(0);
-                    assert_eq!(reading.at.get() % SECOND, now % SECOND, "the clock is where it was put");
-                    let verdict = reading.verdicts[0];
+                    let verdicts = node.admit(std::slice::from_ref(&checks)).await.unwrap().remove(0);
+                    assert_eq!(verdicts.at.get() % SECOND, now % SECOND, "the clock is where it was put");
+                    let verdict = verdicts.verdicts[0];
                     let share = share(20, shape == "steps", now - from.unwrap_or(start), over * SECOND);
                     assert_eq!(u128::from(verdict.limit), share / 100, "{shape} over {over} s");
                     limits += 1;
@@ -258,21 +258,21 @@ async fn curve_follows_the_clock_of_redis() {
 async fn retry_after_is_a_lower_bound_with_unread_entries() {
     let time = FakeTime::start();
     let (_server, [script, _, transaction]) = stopped(&time);
-    let climb = WarmUp::new(10, Duration::from_secs(6)).unwrap();
-    let quota = Quota::per_second(1_000).unwrap().with_warm_up(climb).unwrap();
-    let ask = |cost| Checks::one(Check::new(Key::new("many", []), quota, cost)).unwrap();
+    let warm_up = WarmUp::new(10, Duration::from_secs(6)).unwrap();
+    let quota = Quota::per_second(1_000).unwrap().with_warm_up(warm_up).unwrap();
+    let checks = |cost| Checks::one(Check::new(Key::new("many", []), quota, cost)).unwrap();
     let (mut oracle, mut denied) = (Oracle::default(), 0);
     for step in 0..3_000 {
         time.stop_at(10 * SECOND + step * 3_000);
-        let ask = if step % 5 == 4 { ask(1 + step % 90) } else { ask(1) };
-        let ask = if step % 5 == 4 { ask.peek() } else { ask };
+        let checks = if step % 5 == 4 { checks(1 + step % 90) } else { checks(1) };
+        let checks = if step % 5 == 4 { checks.peek() } else { checks };
         let node = if step % 5 == 4 { &transaction } else { &script };
-        let reading = node.admit(std::slice::from_ref(&ask)).await.unwrap().remove(0);
-        denied += u64::from(reading.verdicts[0].outcome == Outcome::Denied && step % 5 == 4);
-        oracle.admitted(&ask, &reading);
+        let verdicts = node.admit(std::slice::from_ref(&checks)).await.unwrap().remove(0);
+        denied += u64::from(verdicts.verdicts[0].outcome == Outcome::Denied && step % 5 == 4);
+        oracle.admitted(&checks, &verdicts);
     }
     eprintln!("{:?}, {denied} denied by a transaction, 0 differences", oracle.seen);
-    assert!(denied > 50 && oracle.seen.climbing > 1_000);
+    assert!(denied > 50 && oracle.seen.warming_up > 1_000);
 }
 
 /// Three nodes in turns, one of them without scripts, follow one curve by the server's clock.
@@ -281,37 +281,38 @@ async fn three_nodes_follow_one_curve() {
     let server = RedisServer::start(Flavour::Redis7);
     let nodes = three(&server);
     for (n, shape) in ["linear", "steps"].into_iter().enumerate() {
-        let climb =
+        let warm_up =
             WarmUp::new(20, Duration::from_millis(400)).unwrap().idle(Duration::from_millis(150)).unwrap();
-        let climb = if shape == "steps" { climb.in_steps() } else { climb };
-        let quota = Quota::new(100, Duration::from_millis(100)).unwrap().with_warm_up(climb).unwrap();
+        let warm_up = if shape == "steps" { warm_up.in_steps() } else { warm_up };
+        let quota = Quota::new(100, Duration::from_millis(100)).unwrap().with_warm_up(warm_up).unwrap();
         let key = Key::new("warm", [("n", n.to_string().as_str())]);
-        let ask = Checks::one(Check::new(key, quota, 1)).unwrap();
+        let checks = Checks::one(Check::new(key, quota, 1)).unwrap();
         let mut oracle = Oracle::default();
-        // A busy machine asks less often while the limit climbs, and needs more rounds to ask often enough.
+        // A busy machine sends fewer requests while the limit climbs, and needs more rounds.
         for round in 0..100 {
-            if round >= 2 && oracle.seen.climbing > 50 && oracle.seen.denied > 0 {
+            if round >= 2 && oracle.seen.warming_up > 50 && oracle.seen.denied > 0 {
                 break;
             }
             // A machine that stands still for the idle time makes it cold, and the climb begins again.
-            let climbs = async {
+            let warming_up = async {
                 let mut limit = 0;
                 while limit < 100 {
                     for node in &nodes {
-                        let reading = node.admit(std::slice::from_ref(&ask)).await.unwrap().remove(0);
-                        oracle.admitted(&ask, &reading);
-                        limit = reading.verdicts[0].limit;
+                        let verdicts = node.admit(std::slice::from_ref(&checks)).await.unwrap().remove(0);
+                        oracle.admitted(&checks, &verdicts);
+                        limit = verdicts.verdicts[0].limit;
                     }
-                    let reading = nodes[0].admit(&[ask.clone().peek()]).await.unwrap().remove(0);
-                    oracle.admitted(&ask.clone().peek(), &reading);
+                    let verdicts = nodes[0].admit(&[checks.clone().peek()]).await.unwrap().remove(0);
+                    oracle.admitted(&checks.clone().peek(), &verdicts);
                 }
             };
-            within_limit(&format!("{shape}, round {round}: the limit is at its full height"), climbs).await;
+            within_limit(&format!("{shape}, round {round}: the limit is at its full height"), warming_up)
+                .await;
             let mut limits = Vec::new();
             until(&format!("{shape}, round {round}: cold again"), async || {
-                let reading = nodes[2].admit(&[ask.clone().peek()]).await.unwrap().remove(0);
-                oracle.admitted(&ask.clone().peek(), &reading);
-                limits.push(reading.verdicts[0].limit);
+                let verdicts = nodes[2].admit(&[checks.clone().peek()]).await.unwrap().remove(0);
+                oracle.admitted(&checks.clone().peek(), &verdicts);
+                limits.push(verdicts.verdicts[0].limit);
                 limits.ends_with(&[20])
             })
             .await;
@@ -319,7 +320,7 @@ async fn three_nodes_follow_one_curve() {
             assert!(limits.iter().all(|limit| *limit == 100), "{shape}, round {round}: {limits:?}");
         }
         eprintln!("{shape}: {:?} by three nodes in turns, 0 differences", oracle.seen);
-        assert!(oracle.seen.climbing > 50 && oracle.seen.denied > 0);
+        assert!(oracle.seen.warming_up > 50 && oracle.seen.denied > 0);
     }
 }
 
@@ -337,14 +338,14 @@ async fn warm_up_state_in_redis_expires() {
         (Algorithm::Concurrency, Encoding::Zset),
     ];
     for (n, (algorithm, encoding)) in ways.into_iter().enumerate() {
-        let climb = WarmUp::new(20, Duration::from_secs(3_600)).unwrap();
+        let warm_up = WarmUp::new(20, Duration::from_secs(3_600)).unwrap();
         let quota =
-            Quota::per_minute(100).unwrap().with_algorithm(algorithm).unwrap().with_warm_up(climb).unwrap();
+            Quota::per_minute(100).unwrap().with_algorithm(algorithm).unwrap().with_warm_up(warm_up).unwrap();
         let key = Key::new("warm", [("way", n.to_string().as_str())]);
-        let ask = Checks::one(Check { encoding, ..Check::new(key.clone(), quota, 1) }).unwrap();
+        let checks = Checks::one(Check { encoding, ..Check::new(key.clone(), quota, 1) }).unwrap();
         let charged = async || {
             let mut charged = 0;
-            while store.admit(std::slice::from_ref(&ask)).await.unwrap()[0].verdicts[0].outcome
+            while store.admit(std::slice::from_ref(&checks)).await.unwrap()[0].verdicts[0].outcome
                 == Outcome::Charged
             {
                 charged += 1;
@@ -368,10 +369,10 @@ async fn warm_up_state_in_redis_expires() {
 async fn denials_are_not_cached_while_the_limit_climbs() {
     let clock = ManualClock::at(Micros::from_secs(1_000));
     let store = DenyCache::with_clock(MemoryStore::with_clock(clock.clone(), 10), 64, clock.clone());
-    let climb = WarmUp::new(50, Duration::from_secs(10)).unwrap();
-    let quota = Quota::per_minute(10).unwrap().with_warm_up(climb).unwrap();
-    let ask = Checks::one(Check::new(Key::new("k", []), quota, 1)).unwrap();
-    let admit = async || store.admit(std::slice::from_ref(&ask)).await.unwrap().remove(0);
+    let warm_up = WarmUp::new(50, Duration::from_secs(10)).unwrap();
+    let quota = Quota::per_minute(10).unwrap().with_warm_up(warm_up).unwrap();
+    let checks = Checks::one(Check::new(Key::new("k", []), quota, 1)).unwrap();
+    let admit = async || store.admit(std::slice::from_ref(&checks)).await.unwrap().remove(0);
     for _ in 0..5 {
         assert_eq!(admit().await.verdicts[0].outcome, Outcome::Charged);
     }

@@ -59,9 +59,10 @@ impl Watchdog {
         Duration::from_micros(to - from - stalled)
     }
 
-    pub(crate) fn latency<'t>(&self, told: impl Iterator<Item = &'t CallRecord>) -> Latency {
-        let mut took: Vec<(u64, Duration)> =
-            told.map(|told| (told.answered - told.asked, self.between(told.asked, told.answered))).collect();
+    pub(crate) fn latency<'t>(&self, calls: impl Iterator<Item = &'t CallRecord>) -> Latency {
+        let mut took: Vec<(u64, Duration)> = calls
+            .map(|call| (call.answered - call.started, self.between(call.started, call.answered)))
+            .collect();
         took.sort_unstable();
         let at = |part: f64| {
             let micros =

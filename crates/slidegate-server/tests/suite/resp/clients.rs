@@ -29,8 +29,8 @@ fn redis_cli() {
     );
     assert_eq!(run("redis-cli", address, &["GET", "x"]), "ERR unknown command 'GET'\n\n");
     let server = RespServer::locked("secret");
-    let told = run("redis-cli", &server.address, &["--user", "any", "--pass", "secret", "PING"]);
-    assert_eq!(told, "PONG\n");
+    let output = run("redis-cli", &server.address, &["--user", "any", "--pass", "secret", "PING"]);
+    assert_eq!(output, "PONG\n");
 }
 
 #[test]
@@ -42,8 +42,8 @@ fn redis_benchmark() {
         &["-P", "16", "SG.ACQUIRE", "key:__rand_int__", "10", "1000"],
         &["-P", "16", "-r", "10", "CL.THROTTLE", "key:__rand_int__", "15", "30", "60"],
     ] {
-        let told = run("redis-benchmark", &server.address, &[&quick[..], more].concat());
-        assert!(told.contains("requests per second"), "{told}");
+        let output = run("redis-benchmark", &server.address, &[&quick[..], more].concat());
+        assert!(output.contains("requests per second"), "{output}");
     }
 }
 
@@ -141,6 +141,6 @@ fn unknown_commands_keep_the_connection() {
     let server = RespServer::open();
     let mut client = Wire::connect(&server.address);
     for command in ["CLUSTER NODES", "SENTINEL MASTERS", "CLIENT TRACKING ON", "SUBSCRIBE x", "EVAL x 0"] {
-        assert!(client.ask(command).error().starts_with("ERR unknown "), "{command}");
+        assert!(client.call(command).error().starts_with("ERR unknown "), "{command}");
     }
 }

@@ -14,7 +14,7 @@ fn concurrent_pipelines_admit_exactly_the_limit() {
     let server = RespServer::open();
     let allowed = AtomicU64::new(0);
     std::thread::scope(|scope| {
-        for who in 0..8 {
+        for n in 0..8 {
             let (server, allowed) = (&server, &allowed);
             scope.spawn(move || {
                 let mut client = server.client();
@@ -22,8 +22,8 @@ fn concurrent_pipelines_admit_exactly_the_limit() {
                     let mut bytes = Vec::new();
                     for i in 0..30 {
                         bytes.extend(encode("SG.ACQUIRE hot 5000 3600000"));
-                        if i % 7 == who % 7 {
-                            bytes.extend(encode(&format!("ECHO {who}-{round}-{i}")));
+                        if i % 7 == n % 7 {
+                            bytes.extend(encode(&format!("ECHO {n}-{round}-{i}")));
                         }
                     }
                     // Longer than what is read at once, and cut anywhere.
@@ -36,8 +36,8 @@ fn concurrent_pipelines_admit_exactly_the_limit() {
                         allowed.fetch_add(numbers[0].unsigned_abs(), Ordering::Relaxed);
                         assert!(numbers[2] <= last, "what is left grows less");
                         last = numbers[2];
-                        if i % 7 == who % 7 {
-                            assert_eq!(client.read(), Some(bulk(&format!("{who}-{round}-{i}"))));
+                        if i % 7 == n % 7 {
+                            assert_eq!(client.read(), Some(bulk(&format!("{n}-{round}-{i}"))));
                         }
                     }
                 }
@@ -55,7 +55,7 @@ fn long_pipeline_is_answered_completely() {
     client.send(&encode("SG.ACQUIRE long 1000 60000").repeat(3_000));
     let allowed = (0..3_000).filter(|_| client.read().unwrap().numbers()[0] == 1).count();
     assert_eq!(allowed, 1_000);
-    assert_eq!(client.ask("PING"), simple("PONG"));
+    assert_eq!(client.call("PING"), simple("PONG"));
 }
 
 #[test]
@@ -97,31 +97,34 @@ fn replies_are_in_order() {
 fn shutdown_loses_no_reply() {
     for pipeline in [1, 16] {
         let mut server = RespServer::open();
-        let (told, stopped) = (AtomicU64::new(0), AtomicBool::new(false));
+        let (admitted, stopped) = (AtomicU64::new(0), AtomicBool::new(false));
         let commands = encode("SG.ACQUIRE hot 100000 3600000").repeat(pipeline);
         let clients: Vec<_> = (0..6).map(|_| server.client()).collect();
         std::thread::scope(|scope| {
             for mut client in clients {
-                let (told, commands, stopped) = (&told, &commands, &stopped);
+                let (admitted, commands, stopped) = (&admitted, &commands, &stopped);
                 scope.spawn(move || {
                     while client.try_send(commands) {
                         for _ in 0..pipeline {
                             let Some(answer) = client.read() else {
-                                assert!(stopped.load(Ordering::SeqCst), "only who stops hangs up");
+                                assert!(
+                                    stopped.load(Ordering::SeqCst),
+                                    "only a stopped server closes the connection"
+                                );
                                 return;
                             };
-                            told.fetch_add(answer.numbers()[0].unsigned_abs(), Ordering::Relaxed);
+                            admitted.fetch_add(answer.numbers()[0].unsigned_abs(), Ordering::Relaxed);
                         }
                     }
                 });
             }
-            eventually("the server is under load", || told.load(Ordering::Relaxed) > 1_000);
+            eventually("the server is under load", || admitted.load(Ordering::Relaxed) > 1_000);
             stopped.store(true, Ordering::SeqCst);
             server.stop();
         });
         let hot = Request::resource("hot").limit(100_000).window(Duration::from_secs(3_600));
         let decision = server.block_on(server.app.limiter.peek(hot)).unwrap();
-        let told = told.into_inner();
-        assert_eq!(decision.limits().next().unwrap().used(), told);
+        let admitted = admitted.into_inner();
+        assert_eq!(decision.limits().next().unwrap().used(), admitted);
     }
 }

@@ -150,7 +150,7 @@ impl Wire {
     }
 
     /// Sends a command, whose words are separated by spaces, and returns the reply.
-    pub(crate) fn ask(&mut self, command: &str) -> Value {
+    pub(crate) fn call(&mut self, command: &str) -> Value {
         self.send(&encode(command));
         self.read().expect("an answer")
     }

@@ -11,7 +11,7 @@ const ACQUIRE: &str = "SG.ACQUIRE t 2 60000";
 
 /// Returns the charged permits of the key of [`ACQUIRE`].
 fn used(client: &mut Wire) -> i64 {
-    2 - client.ask("SG.PEEK ACQUIRE t 2 60000").numbers()[2]
+    2 - client.call("SG.PEEK ACQUIRE t 2 60000").numbers()[2]
 }
 
 fn array(answer: Value) -> Vec<Value> {
@@ -25,7 +25,7 @@ fn exec_decides_queued_commands_in_order() {
     for version in [2, 3] {
         let server = RespServer::open();
         let mut client = server.client();
-        client.ask(&format!("HELLO {version}"));
+        client.call(&format!("HELLO {version}"));
         let commands = [
             "MULTI",
             ACQUIRE,
@@ -47,10 +47,10 @@ fn exec_decides_queued_commands_in_order() {
         assert_eq!(numbers(1), [0, 1, 0], "by redis-cell's numbers it is allowed");
         assert_eq!(answers[3], bulk("x"));
         assert_eq!(answers[4].numbers()[0], 0, "a peek sees what was charged before it");
-        assert_eq!(client.ask("PING"), simple("PONG"));
+        assert_eq!(client.call("PING"), simple("PONG"));
         // An empty transaction is an empty array.
-        assert_eq!(client.ask("MULTI"), simple("OK"));
-        assert_eq!(client.ask("EXEC"), Value::Array(vec![]));
+        assert_eq!(client.call("MULTI"), simple("OK"));
+        assert_eq!(client.call("EXEC"), Value::Array(vec![]));
     }
 }
 
@@ -60,12 +60,12 @@ fn nothing_is_charged_before_exec() {
     let mut other = server.client();
     for end in ["DISCARD", "RESET", "QUIT", ""] {
         let mut client = server.client();
-        assert_eq!(client.ask("multi"), simple("OK"));
-        assert_eq!(client.ask(ACQUIRE), simple("QUEUED"));
+        assert_eq!(client.call("multi"), simple("OK"));
+        assert_eq!(client.call(ACQUIRE), simple("QUEUED"));
         assert_eq!(used(&mut other), 0);
         match end {
             "" => drop(client),
-            _ => assert!(matches!(client.ask(end), Value::Simple(_)), "{end}"),
+            _ => assert!(matches!(client.call(end), Value::Simple(_)), "{end}"),
         }
         assert_eq!(used(&mut other), 0, "{end}");
     }
@@ -100,25 +100,25 @@ fn invalid_command_aborts_the_transaction() {
 fn misplaced_multi_and_exec_are_rejected() {
     let server = RespServer::open();
     let mut client = server.client();
-    assert_eq!(client.ask("EXEC").error(), "ERR EXEC without MULTI");
-    assert_eq!(client.ask("DISCARD").error(), "ERR DISCARD without MULTI");
-    assert_eq!(client.ask("MULTI x").error(), "ERR wrong number of arguments for 'multi' command");
+    assert_eq!(client.call("EXEC").error(), "ERR EXEC without MULTI");
+    assert_eq!(client.call("DISCARD").error(), "ERR DISCARD without MULTI");
+    assert_eq!(client.call("MULTI x").error(), "ERR wrong number of arguments for 'multi' command");
     for command in ["WATCH k", "UNWATCH"] {
-        let message = client.ask(command);
+        let message = client.call(command);
         assert!(
             message.error().contains("is not supported: decisions between MULTI and EXEC"),
             "{message:?}"
         );
     }
-    assert_eq!(client.ask("MULTI"), simple("OK"));
-    assert_eq!(client.ask("MULTI").error(), "ERR MULTI calls can not be nested");
-    assert_eq!(client.ask(ACQUIRE), simple("QUEUED"), "the first one goes on");
-    assert_eq!(array(client.ask("EXEC")).len(), 1);
+    assert_eq!(client.call("MULTI"), simple("OK"));
+    assert_eq!(client.call("MULTI").error(), "ERR MULTI calls can not be nested");
+    assert_eq!(client.call(ACQUIRE), simple("QUEUED"), "the first one goes on");
+    assert_eq!(array(client.call("EXEC")).len(), 1);
     // A client without a token begins nothing.
     let server = RespServer::locked("secret");
-    let mut stranger = server.client();
+    let mut unauthenticated = server.client();
     for command in ["MULTI", ACQUIRE, "EXEC", "WATCH x"] {
-        assert_eq!(stranger.ask(command).error(), "NOAUTH Authentication required.");
+        assert_eq!(unauthenticated.call(command).error(), "NOAUTH Authentication required.");
     }
 }
 

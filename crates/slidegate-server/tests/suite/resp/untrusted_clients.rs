@@ -39,7 +39,7 @@ fn invalid_bytes_get_an_error_and_close() {
         assert_eq!(rest[1].error(), format!("ERR Protocol error: {message}"));
         assert_eq!(rest.len(), 2);
     }
-    assert_eq!(server.client().ask("PING"), simple("PONG"));
+    assert_eq!(server.client().call("PING"), simple("PONG"));
 }
 
 #[test]
@@ -70,7 +70,7 @@ fn random_bytes_affect_no_other_client() {
         }
     }
     assert!(answers >= 100, "{answers}");
-    assert_eq!(server.client().ask("PING"), simple("PONG"));
+    assert_eq!(server.client().call("PING"), simple("PONG"));
 }
 
 fn short() -> Limits {
@@ -107,18 +107,18 @@ fn unfinished_and_idle_connections_time_out() {
     let limits = Limits { head: Duration::from_millis(50), request: Duration::from_secs(60), ..short() };
     let server = RespServer::impatient(limits);
     let mut idler = server.client();
-    assert_eq!(idler.ask("PING"), simple("PONG"));
+    assert_eq!(idler.call("PING"), simple("PONG"));
     assert_eq!(idler.read(), None);
 
     // A client without a token may idle for less long: one with a token is still there when it is given up.
     let limits = Limits { head: Duration::from_secs(1), ..short() };
     let server = RespServer::with(limits, Auth::new(vec![Token::new(b"secret")], vec![]));
-    let mut known = server.client();
-    assert_eq!(known.ask("AUTH secret"), simple("OK"));
-    let mut stranger = server.client();
-    assert_eq!(stranger.ask("PING").error(), "NOAUTH Authentication required.");
-    assert_eq!(stranger.read(), None);
-    assert_eq!(known.ask("PING"), simple("PONG"));
+    let mut authenticated = server.client();
+    assert_eq!(authenticated.call("AUTH secret"), simple("OK"));
+    let mut unauthenticated = server.client();
+    assert_eq!(unauthenticated.call("PING").error(), "NOAUTH Authentication required.");
+    assert_eq!(unauthenticated.read(), None);
+    assert_eq!(authenticated.call("PING"), simple("PONG"));
 }
 
 /// One client sends without reading; there is room for only one connection.
@@ -130,6 +130,6 @@ fn client_that_does_not_read_is_closed() {
     let commands = encode("INFO").repeat(1_000);
     // The answers are more than the sockets hold between them.
     let stuck = std::thread::spawn(move || while deaf.try_send(&commands) {});
-    assert_eq!(server.client().ask("PING"), simple("PONG"));
+    assert_eq!(server.client().call("PING"), simple("PONG"));
     stuck.join().unwrap();
 }

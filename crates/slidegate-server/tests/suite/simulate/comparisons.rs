@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{Bench, denial, number, said};
+use super::{Bench, denial, number, stdout};
 
 const FIVE: &str = "rules: [{ name: per-user, key: [user], limit: 5, window: 1s }]";
 const TEN: &str = "rules: [{ name: per-user, key: [user], limit: 10, window: 1s }]";
@@ -35,7 +35,7 @@ fn compares_every_algorithm() {
         number(&rows[0], "bytes") > number(&rows[2], "bytes"),
         "an exact window remembers every admission"
     );
-    let text = said(&bench.run(&[&ZIPF[..], &algorithms].concat()));
+    let text = stdout(&bench.run(&[&ZIPF[..], &algorithms].concat()));
     assert!(
         text.contains(
             "algorithm            allowed       denied   worst over   needlessly  let through     memory"
@@ -151,10 +151,10 @@ fn suggest_needs_a_rereadable_trace() {
         denial(&piped),
         "a limit is found by reading the trace several times, which standard input cannot be: give a file"
     );
-    let held = Bench::new("rules: [{ name: a, limit: 1, window: 1s, algorithm: concurrency }]");
-    held.file("trace", lines(10));
+    let concurrency = Bench::new("rules: [{ name: a, limit: 1, window: 1s, algorithm: concurrency }]");
+    concurrency.file("trace", lines(10));
     assert_eq!(
-        denial(&held.run(&["--trace", "trace", "--suggest", "0%"])),
+        denial(&concurrency.run(&["--trace", "trace", "--suggest", "0%"])),
         "there is no rule with a limit that could be another"
     );
 }
@@ -166,7 +166,7 @@ fn summary_lists_denied_clients() {
         "rules: [{ name: api, key: [ip], limit: 2, window: 10s }, { name: quiet, match: { api: /x }, limit: 1, window: 1s }]",
     );
     bench.file("trace.csv", "time,ip\n0,a\n1,a\n2,a\n3,a\n10,a\n11,b\n12,a\n");
-    let text = said(&bench.run(&["--trace", "trace.csv"]));
+    let text = stdout(&bench.run(&["--trace", "trace.csv"]));
     let lines: Vec<&str> = text.lines().collect();
     let expected = [
         "traffic   trace.csv (CSV)",

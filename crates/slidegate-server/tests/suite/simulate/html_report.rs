@@ -1,6 +1,6 @@
 //! Tests the HTML report: one file without external resources, which escapes everything from a trace.
 
-use super::{Bench, number, told};
+use super::{Bench, number, stderr};
 
 const RULES: &str = "rules: [{ name: per-ip, key: [ip], limit: 2, window: 10s }]";
 
@@ -11,10 +11,10 @@ fn report_is_self_contained_and_escapes_the_trace() {
     let line = |i: u64| format!("{{\"time\":{i},\"ip\":\"{nasty}{}\"}}\n", i % 3);
     bench.file("<b>trace", (0..300).map(line).collect::<String>() + "<i>bad\n");
     let output = bench.run(&["--trace", "<b>trace", "--html", "report.html", "--svg", "pictures"]);
-    assert_eq!(output.status.code(), Some(0), "{}", told(&output));
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     let page = std::fs::read_to_string(bench.path("report.html")).unwrap();
-    for said in ["<script", "<b>trace", "<i>bad", "src=", "href=", "url(", "@import"] {
-        assert!(!page.contains(said), "{said}");
+    for forbidden in ["<script", "<b>trace", "<i>bad", "src=", "href=", "url(", "@import"] {
+        assert!(!page.contains(forbidden), "{forbidden}");
     }
     assert!(page.contains("&lt;script&gt;alert(1)&lt;/script&gt;"));
     let captions = [
@@ -57,7 +57,11 @@ fn unwritable_report_is_an_error() {
     for flag in ["--html", "--decisions"] {
         let output = bench.run(&["--pattern", "boundary-burst", flag, "no/such/folder"]);
         assert_eq!(output.status.code(), Some(2));
-        assert!(told(&output).starts_with("slidegate: cannot write no/such/folder: "), "{}", told(&output));
+        assert!(
+            stderr(&output).starts_with("slidegate: cannot write no/such/folder: "),
+            "{}",
+            stderr(&output)
+        );
     }
     assert_eq!(number(&bench.report(&["--pattern", "boundary-burst"]), "requests"), 4);
 }

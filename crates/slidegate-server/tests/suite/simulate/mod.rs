@@ -75,15 +75,15 @@ fn run_in(folder: &Path, arguments: &[&str], input: &[u8]) -> Output {
 }
 
 fn json(output: &Output) -> Value {
-    assert_eq!(output.status.code(), Some(0), "{}", told(output));
-    serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {}", said(output)))
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(output));
+    serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {}", stdout(output)))
 }
 
-fn said(output: &Output) -> String {
+fn stdout(output: &Output) -> String {
     String::from_utf8(output.stdout.clone()).unwrap()
 }
 
-fn told(output: &Output) -> String {
+fn stderr(output: &Output) -> String {
     String::from_utf8(output.stderr.clone()).unwrap()
 }
 
@@ -94,6 +94,6 @@ fn number(value: &Value, name: &str) -> u64 {
 /// Returns the error message of a run that was rejected.
 #[track_caller]
 fn denial(output: &Output) -> String {
-    assert_eq!((output.status.code(), said(output)), (Some(2), String::new()), "{}", told(output));
-    told(output).trim_start_matches("slidegate: ").trim_end().to_owned()
+    assert_eq!((output.status.code(), stdout(output)), (Some(2), String::new()), "{}", stderr(output));
+    stderr(output).trim_start_matches("slidegate: ").trim_end().to_owned()
 }

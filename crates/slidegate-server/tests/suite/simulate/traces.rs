@@ -8,7 +8,7 @@ use flate2::write::GzEncoder;
 use serde_json::{Value, json};
 use slidegate_testkit::process;
 
-use super::{Bench, denial, json as read, number, said, told};
+use super::{Bench, denial, json as read, number, stderr, stdout};
 use crate::server::BINARY;
 
 const RULES: &str = "rules: [{ name: per-ip, match: { api: /a* }, key: [ip], limit: 2, window: 10s }]";
@@ -167,7 +167,7 @@ fn invalid_lines_are_counted_and_shown() {
     );
     assert_eq!((number(&report, "requests"), number(&report["bad_lines"], "count")), (5, 4));
     let text = bench.run(&["--trace", "access.log", "--attribute", "api=path"]);
-    assert!(said(&text).contains("bad lines 4\n          line 1: it is not"), "{}", said(&text));
+    assert!(stdout(&text).contains("bad lines 4\n          line 1: it is not"), "{}", stdout(&text));
     let strict = bench.run(&["--trace", "access.log", "--attribute", "api=path", "--strict"]);
     assert_eq!(denial(&strict), format!("access.log:1: {log_line}"));
 }
@@ -178,7 +178,7 @@ fn control_characters_of_a_trace_are_escaped() {
     let line = "{\"time\":1,\"ip\":\"\\u001b[2J<script>\\u0007\"}\n{\"time\":\"\\u001b]0;x\",\"ip\":\"1\"}\n";
     bench.file("trace", line.repeat(3));
     let output = bench.run(&["--trace", "trace"]);
-    let text = said(&output);
+    let text = stdout(&output);
     assert!(text.contains("per-ip:ip=%1B[2J<script>%07"), "{text}");
     assert!(text.contains("line 2: \"\\u{1b}]0;x\" is not a time"), "{text}");
     assert!(!text.contains(|c: char| c.is_control() && c != '\n'), "{text:?}");
@@ -242,7 +242,7 @@ fn invalid_options_are_rejected() {
     );
     let unknown = bench.run(&["--pattern", "tsunami"]);
     assert_eq!(unknown.status.code(), Some(2));
-    assert!(told(&unknown).contains("flash-sale"), "{}", told(&unknown));
+    assert!(stderr(&unknown).contains("flash-sale"), "{}", stderr(&unknown));
 }
 
 #[test]

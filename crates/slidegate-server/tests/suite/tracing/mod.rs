@@ -141,24 +141,24 @@ fn envoy(address: &str, users: &[&str], headers: &[(&'static str, &str)]) -> boo
             RateLimitDescriptor { entries: vec![entry], ..Default::default() }
         };
         let descriptors = users.iter().map(descriptor).collect();
-        let asked = RateLimitRequest { domain: "shop".into(), descriptors, hits_addend: 0 };
-        let mut asked = tonic::Request::new(asked);
+        let request = RateLimitRequest { domain: "shop".into(), descriptors, hits_addend: 0 };
+        let mut request = tonic::Request::new(request);
         for (name, value) in headers {
-            asked.metadata_mut().insert(*name, value.parse().unwrap());
+            request.metadata_mut().insert(*name, value.parse().unwrap());
         }
-        crate::grpc::should_rate_limit(channel, asked).await.is_ok()
+        crate::grpc::should_rate_limit(channel, request).await.is_ok()
     };
     let limited = async { tokio::time::timeout(Duration::from_secs(60), call).await };
     runtime.block_on(limited).expect("an answer by gRPC within 60 s")
 }
 
-const ASK: &str = r#"{"attributes":{"user":"ann"}}"#;
+const BODY: &str = r#"{"attributes":{"user":"ann"}}"#;
 
 #[test]
 fn text_logs_are_readable() {
     let logged = Logged::new(&[], RULES, &[]);
     assert!(logged.server.greeting.ends_with("ready\n"));
-    assert_eq!(logged.server.post("/v1/acquire", ASK).status, 200);
+    assert_eq!(logged.server.post("/v1/acquire", BODY).status, 200);
     assert_eq!(logged.so_far(), "", "nothing has happened that anybody must know");
     let config = logged.server.config().to_owned();
     let name = config.display();
@@ -168,15 +168,18 @@ fn text_logs_are_readable() {
     assert!(log.ends_with(&format!(", 1 in all, from {name}\n")), "{log}");
     fs::write(&config, "rules: [{ name: one, limit: 0, window: 1m }]").unwrap();
     let log = logged.until("mistakes");
-    let told = format!("\nslidegate: the rules stay as they are: {name} has mistakes:\n  {name}:1:");
-    assert!(log.contains(&told), "{log}");
+    let expected = format!("\nslidegate: the rules stay as they are: {name} has mistakes:\n  {name}:1:");
+    assert!(log.contains(&expected), "{log}");
     logged.stop();
 
     // The server prints the error that ends it at every log level.
     let mut command = Command::new(BINARY);
     let broken = process::output(command.args(["serve", "--log-level", "error", "--config", "/nowhere"]));
-    let told = String::from_utf8(broken.stderr).unwrap();
-    assert!(told.starts_with("slidegate: cannot read /nowhere: ") && told.lines().count() == 1, "{told}");
+    let stderr = String::from_utf8(broken.stderr).unwrap();
+    assert!(
+        stderr.starts_with("slidegate: cannot read /nowhere: ") && stderr.lines().count() == 1,
+        "{stderr}"
+    );
 }
 
 #[test]
@@ -225,17 +228,17 @@ fn each_decision_is_one_line_for_every_protocol() {
     let server = &logged.server;
     let mut stream = server.connect();
     // By the short way: the third is one too many.
-    let statuses = [(); 3].map(|()| post(&mut stream, "/v1/acquire", "", ASK));
+    let statuses = [(); 3].map(|()| post(&mut stream, "/v1/acquire", "", BODY));
     assert_eq!(statuses, [200, 200, 429]);
     assert_eq!(post(&mut stream, "/v1/peek", "", r#"{"attributes":{"user":"bob"},"permits":2}"#), 200);
     // By hyper.
-    assert_eq!(post(&mut stream, "/v1/acquire", "upgrade: none\r\n", ASK), 429);
+    assert_eq!(post(&mut stream, "/v1/acquire", "upgrade: none\r\n", BODY), 429);
     assert_eq!(post(&mut stream, "/v1/acquire", "", r#"{"attributes":{"user":"bob"},"permits":3}"#), 400);
     assert_eq!(post(&mut stream, "/v1/acquire", "", r#"{"attributes":{"other":"bob"}}"#), 200);
     // By the router.
     let batch = r#"{"requests":[{"attributes":{"user":"cid"}},{"resource":"r","limit":5,"window":"1s","permits":3}]}"#;
     assert_eq!(post(&mut stream, "/v1/acquire/batch", "", batch), 200);
-    // What is no request, or asks for no decision, is none.
+    // Other calls, without a decision, are not logged.
     assert_eq!(post(&mut stream, "/v1/acquire", "", "{"), 400);
     assert_eq!(server.get("/v1/rules").status, 200);
     // Pipelined.
@@ -246,9 +249,9 @@ fn each_decision_is_one_line_for_every_protocol() {
 
     let key = |user: &str| digest(&format!("one:user={user}"));
     let own = digest("ad-hoc:resource=r:window=1s");
-    let allowed = |door: &str, keys: &str| json!({ "protocol": door, "kind": "acquire", "permits": 1, "allowed": true, "source": "store", "keys": keys });
-    let denied = |door: &str, keys: &str| {
-        let mut line = allowed(door, keys);
+    let allowed = |protocol: &str, keys: &str| json!({ "protocol": protocol, "kind": "acquire", "permits": 1, "allowed": true, "source": "store", "keys": keys });
+    let denied = |protocol: &str, keys: &str| {
+        let mut line = allowed(protocol, keys);
         line["allowed"] = false.into();
         line["denied_by"] = "one".into();
         line
@@ -313,7 +316,7 @@ fn keys_are_logged_only_if_configured() {
         [(&["--log-level", "debug"][..], false), (&["--log-level", "debug", "--log-keys"], true)]
     {
         let logged = Logged::new(&[], RULES, arguments);
-        assert_eq!(logged.server.post("/v1/acquire", ASK).status, 200);
+        assert_eq!(logged.server.post("/v1/acquire", BODY).status, 200);
         assert_eq!(logged.server.post("/v1/acquire", NASTY).status, 200);
         let log = logged.stop();
         let lines: Vec<&str> = log.lines().collect();
@@ -351,7 +354,7 @@ fn tokens_are_never_logged() {
             let shown = format!("Bearer {token}");
             let mut stream = server.connect();
             for way in ["", "upgrade: none\r\n"] {
-                post(&mut stream, "/v1/acquire", &format!("authorization: {shown}\r\n{way}"), ASK);
+                post(&mut stream, "/v1/acquire", &format!("authorization: {shown}\r\n{way}"), BODY);
             }
             server.send("PUT", "/v1/rules", &[("authorization", &shown)], "rules: nonsense");
             server.send(

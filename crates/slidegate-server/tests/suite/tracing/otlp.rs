@@ -18,7 +18,7 @@ use tokio::net::TcpListener;
 use tonic::transport::server::TcpIncoming;
 use tonic::{Request, Response, Status};
 
-use super::{ASK, Logged, RULES, digest, envoy, post, redis};
+use super::{BODY, Logged, RULES, digest, envoy, post, redis};
 
 #[derive(Clone, Default)]
 struct Received(Arc<Mutex<Vec<ExportTraceServiceRequest>>>);
@@ -96,16 +96,16 @@ fn spans_are_children_of_the_callers_span() {
     let server = &logged.server;
     let mut stream = server.connect();
     let header = |value: &str| format!("traceparent: {value}\r\n");
-    assert_eq!(post(&mut stream, "/v1/acquire", &header(&parent(1, "01")), ASK), 200);
+    assert_eq!(post(&mut stream, "/v1/acquire", &header(&parent(1, "01")), BODY), 200);
     // What is not right has no say; nor have two.
     let not_right = header(&parent(2, "01").to_uppercase().replace("00-", "xx-"));
-    assert_eq!(post(&mut stream, "/v1/acquire", &not_right, ASK), 200);
+    assert_eq!(post(&mut stream, "/v1/acquire", &not_right, BODY), 200);
     let two = header(&parent(3, "01")) + &header(&parent(4, "01"));
-    assert_eq!(post(&mut stream, "/v1/acquire", &two, ASK), 429);
+    assert_eq!(post(&mut stream, "/v1/acquire", &two, BODY), 429);
     // The caller does not want it.
-    assert_eq!(post(&mut stream, "/v1/acquire", &header(&parent(5, "00")), ASK), 429);
+    assert_eq!(post(&mut stream, "/v1/acquire", &header(&parent(5, "00")), BODY), 429);
     let by_hyper = header(&parent(6, "01")) + "upgrade: none\r\n";
-    assert_eq!(post(&mut stream, "/v1/acquire", &by_hyper, ASK), 429);
+    assert_eq!(post(&mut stream, "/v1/acquire", &by_hyper, BODY), 429);
     let batch = r#"{"requests":[{"attributes":{"user":"cid"},"permits":9}]}"#;
     assert_eq!(post(&mut stream, "/v1/acquire/batch", &header(&parent(7, "01")), batch), 200);
     redis(server.listener_address("redis"), "SG.CHECK user dan\r\n", "\r\n");
@@ -126,7 +126,7 @@ fn spans_are_children_of_the_callers_span() {
         (Some(8), "grpc", "allowed=true", &digest("one:user=eve")),
     ];
     assert_eq!(spans.len(), expected.len(), "{spans:#?}");
-    for (span, (caller, door, outcome, keys)) in spans.iter().zip(expected) {
+    for (span, (caller, protocol, outcome, keys)) in spans.iter().zip(expected) {
         let attributes = texts(&span.attributes);
         assert_eq!((span.name.as_str(), span.kind()), ("decision", SpanKind::Server));
         match caller {
@@ -137,12 +137,12 @@ fn spans_are_children_of_the_callers_span() {
             None => assert!(span.parent_span_id.is_empty() && span.trace_id[..15] != [0; 15], "{span:?}"),
         }
         let (name, value) = outcome.split_once('=').unwrap();
-        assert_eq!((attributes["protocol"].as_str(), attributes[name].as_str()), (door, value));
+        assert_eq!((attributes["protocol"].as_str(), attributes[name].as_str()), (protocol, value));
         assert_eq!(attributes.get("keys").map_or("", String::as_str), keys);
         assert_eq!(span.status.as_ref().is_some_and(|status| status.code == 2), name == "error", "{span:?}");
-        let known =
+        let allowed_names =
             ["protocol", "kind", "permits", "allowed", "denied_by", "source", "error", "keys", "took_us"];
-        assert!(attributes.keys().all(|name| known.contains(&name.as_str())), "{attributes:?}");
+        assert!(attributes.keys().all(|name| allowed_names.contains(&name.as_str())), "{attributes:?}");
         let took = Duration::from_nanos(span.end_time_unix_nano - span.start_time_unix_nano);
         assert!(took < Duration::from_secs(10) && attributes.contains_key("took_us"), "{span:?}");
     }
@@ -157,10 +157,10 @@ fn sampling_and_environment_variables() {
         Logged::new(&variables, RULES, &["--otlp-ratio", "0", "--log", "json", "--log-level", "debug"]);
     let mut stream = logged.server.connect();
     for _ in 0..5 {
-        post(&mut stream, "/v1/peek", "", ASK);
+        post(&mut stream, "/v1/peek", "", BODY);
     }
     let header = format!("traceparent: {}\r\n", parent(1, "01"));
-    post(&mut stream, "/v1/peek", &header, ASK);
+    post(&mut stream, "/v1/peek", &header, BODY);
     assert_eq!(logged.decisions().len(), 6, "all are logged");
     let (resource, spans) = collector.spans();
     assert_eq!(spans.len(), 1, "the one whose caller wants it");
@@ -173,10 +173,10 @@ fn unreachable_collector_fails_no_decision() {
     let url = format!("http://{}", denying.address);
     let logged = Logged::new(&[("OTEL_BSP_SCHEDULE_DELAY", "50")], RULES, &["--otlp", &url]);
     for _ in 0..3 {
-        logged.server.post("/v1/acquire", ASK);
+        logged.server.post("/v1/acquire", BODY);
     }
     logged.until("spans do not reach the collector");
-    assert_eq!(logged.server.post("/v1/acquire", ASK).status, 429);
+    assert_eq!(logged.server.post("/v1/acquire", BODY).status, 429);
     let log = logged.stop();
-    assert_eq!(log.lines().count(), 1, "it is told once: {log}");
+    assert_eq!(log.lines().count(), 1, "it is logged once: {log}");
 }

@@ -7,7 +7,7 @@ use http::{HeaderValue, Request, StatusCode};
 use slidegate::tower::{ClientAddress, Extract, RateLimitLayer, Rejection};
 use slidegate::{Limiter, MAX_VALUE};
 
-use super::{ask, get, header, hello, limiter};
+use super::{get, header, hello, limiter, send};
 
 /// Sends requests and returns the keys under which each was counted by attribute `a`, or the body of its error.
 async fn counted(extract: Extract, requests: impl IntoIterator<Item = Request<Body>>) -> Vec<String> {
@@ -23,7 +23,7 @@ async fn counted(extract: Extract, requests: impl IntoIterator<Item = Request<Bo
     );
     let mut counted = Vec::new();
     for request in requests {
-        counted.push(ask(&service, request).await.into_body());
+        counted.push(send(&service, request).await.into_body());
     }
     counted
 }
@@ -56,10 +56,10 @@ async fn extracts_headers_paths_methods_and_hosts() {
 #[tokio::test]
 async fn extracts_from_extensions_and_closures() {
     struct User(&'static str);
-    let mut known = get("/");
-    known.extensions_mut().insert(std::sync::Arc::new(User("alice")));
+    let mut with_user = get("/");
+    with_user.extensions_mut().insert(std::sync::Arc::new(User("alice")));
     let by_extension = Extract::extension(|user: &std::sync::Arc<User>| Some(user.0.into()));
-    assert_eq!(counted(by_extension, [known, get("/")]).await, ["r:a=alice", ""]);
+    assert_eq!(counted(by_extension, [with_user, get("/")]).await, ["r:a=alice", ""]);
 
     let last = Extract::closure(|request| Ok(request.uri.path().rsplit('/').next().map(Into::into)));
     assert_eq!(counted(last, [get("/users/7"), get("/users/")]).await, ["r:a=7", ""]);
@@ -82,7 +82,7 @@ async fn long_path_matches_its_rule() {
     let long = format!("/login/{}", "x".repeat(9_000));
     let mut statuses = Vec::new();
     for path in ["/login", &long, "/login"] {
-        statuses.push(ask(&service, get(path)).await.status().as_u16());
+        statuses.push(send(&service, get(path)).await.status().as_u16());
     }
     assert_eq!(statuses, [200, 429, 429]);
 }
@@ -90,8 +90,11 @@ async fn long_path_matches_its_rule() {
 #[tokio::test]
 async fn oversized_value_is_rejected() {
     let huge = Extract::closure(|_| Ok(Some("x".repeat(MAX_VALUE + 1).into())));
-    let told = counted(huge, [get("/")]).await;
-    assert!(told[0].contains("attribute `a` has 4194305 bytes; at most 4194304 are accepted"), "{told:?}");
+    let bodies = counted(huge, [get("/")]).await;
+    assert!(
+        bodies[0].contains("attribute `a` has 4194305 bytes; at most 4194304 are accepted"),
+        "{bodies:?}"
+    );
 }
 
 #[tokio::test]
@@ -104,7 +107,7 @@ async fn missing_value_is_skipped_replaced_or_rejected() {
     let (limiter, _) = limiter("rules: []");
     let layer =
         RateLimitLayer::new(limiter).attribute("a", user().or_deny(StatusCode::UNAUTHORIZED)).unwrap();
-    assert_eq!(ask(&hello(&layer), get("/")).await.status(), StatusCode::UNAUTHORIZED);
+    assert_eq!(send(&hello(&layer), get("/")).await.status(), StatusCode::UNAUTHORIZED);
 }
 
 #[tokio::test]
@@ -116,12 +119,12 @@ async fn rejection_by_an_extractor_charges_nothing() {
         path => Err(format!("{path} is no version").into()),
     });
     let service = hello(&RateLimitLayer::new(limiter).attribute("version", version).unwrap());
-    let rejected = ask(&service, get("/v3")).await;
+    let rejected = send(&service, get("/v3")).await;
     assert_eq!(rejected.status(), StatusCode::BAD_REQUEST);
     assert_eq!(rejected.body(), r#"{"error":{"code":"invalid_request","message":"/v3 is no version"}}"#);
     assert_eq!(header(&rejected, "ratelimit"), None);
-    assert_eq!(ask(&service, get("/v2")).await.status(), StatusCode::GONE);
-    assert_eq!(ask(&service, get("/v1")).await.status(), StatusCode::OK);
+    assert_eq!(send(&service, get("/v2")).await.status(), StatusCode::GONE);
+    assert_eq!(send(&service, get("/v1")).await.status(), StatusCode::OK);
 }
 
 #[tokio::test]

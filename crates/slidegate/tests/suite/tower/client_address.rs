@@ -7,7 +7,7 @@ use http::Request;
 use slidegate::tower::{ClientAddress, RateLimitLayer};
 use slidegate::{Decision, Limiter, MemoryStore, Rules};
 
-use super::{ask, get, header, hello};
+use super::{get, header, hello, send};
 
 fn direct() -> ClientAddress {
     ClientAddress::new(|peer: &SocketAddr| Some(*peer))
@@ -43,8 +43,8 @@ async fn client(client: ClientAddress, request: Request<Body>) -> String {
         again.extensions_mut().insert(*request.extensions().get::<SocketAddr>().unwrap());
         again
     };
-    assert_eq!(header(&ask(&service, request).await, "ratelimit").unwrap(), r#""r";r=0;t=60"#);
-    ask(&service, again).await.into_body()
+    assert_eq!(header(&send(&service, request).await, "ratelimit").unwrap(), r#""r";r=0;t=60"#);
+    send(&service, again).await.into_body()
 }
 
 /// Extractor, address of the peer, its headers, and the expected client.
@@ -80,8 +80,8 @@ async fn only_trusted_proxies_set_the_client_address() {
         ),
     ];
     for (address, peer, headers, expected) in cases {
-        let told = client(address, from(peer, headers)).await;
-        assert_eq!(told, format!("r:ip={expected}"), "{peer} says {headers:?}");
+        let key = client(address, from(peer, headers)).await;
+        assert_eq!(key, format!("r:ip={expected}"), "{peer} says {headers:?}");
     }
 }
 

@@ -9,7 +9,7 @@ use slidegate::tower::RateLimitLayer;
 use slidegate::{AdaptiveController, HostLoad, Micros};
 use tower::Layer;
 
-use super::{ask, get, limiter};
+use super::{get, limiter, send};
 
 const RULES: &str = "
 rules: [{ name: calls, limit: 1000, window: 1s, adaptive: { cpu: off, memory: off } }]";
@@ -28,7 +28,7 @@ async fn settles_at(millis: u64, status: StatusCode) -> Option<u32> {
         }));
     let mut adapter = AdaptiveController::alone().with_clock(clock.clone());
     for _ in 0..200 {
-        ask(&service, get("/")).await;
+        send(&service, get("/")).await;
         clock.advance(Micros::from_secs(1));
         adapter.step(&limiter, HostLoad::default()).await.unwrap();
     }

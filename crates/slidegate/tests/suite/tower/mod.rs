@@ -56,7 +56,7 @@ async fn until_used<S: Store>(limiter: &Limiter<S>, expected: u64) {
 }
 
 /// Sends one request and returns the response with its whole body.
-async fn ask<Inner, B, E>(service: &Inner, request: Request<Body>) -> Response<String>
+async fn send<Inner, B, E>(service: &Inner, request: Request<Body>) -> Response<String>
 where
     Inner: Service<Request<Body>, Response = Response<B>, Error = E> + Clone,
     B: http_body::Body<Data = bytes::Bytes, Error: std::fmt::Debug>,

@@ -203,9 +203,9 @@ fn permit_dropped_without_a_runtime_is_released() {
     let (limiter, _) = at_once();
     let layer = RateLimitLayer::new(Arc::clone(&limiter)).attribute("path", Extract::path()).unwrap();
     let service = super::hello(&layer);
-    let ask = || service.clone().oneshot(super::get("/")).now_or_never().unwrap().unwrap();
+    let send = || service.clone().oneshot(super::get("/")).now_or_never().unwrap().unwrap();
     for _ in 0..2 {
-        let held = ask();
-        assert_eq!((held.status().as_u16(), ask().status().as_u16()), (200, 429));
+        let response = send();
+        assert_eq!((response.status().as_u16(), send().status().as_u16()), (200, 429));
     }
 }

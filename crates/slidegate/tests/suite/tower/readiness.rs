@@ -37,7 +37,7 @@ async fn two_for_one_place<S: Store + 'static>(limiter: Arc<Limiter<S>>) {
     until_used(&limiter, 1).await;
     let mut second = service.clone();
     assert!(second.ready().now_or_never().is_none(), "the only place is taken");
-    assert_eq!(used(&limiter).await, 1, "who waits for a place is not charged");
+    assert_eq!(used(&limiter).await, 1, "a waiting request is not charged");
     go.notify_one();
     assert_eq!(running.await.unwrap().unwrap().status(), StatusCode::OK);
 

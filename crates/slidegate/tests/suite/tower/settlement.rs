@@ -37,8 +37,8 @@ async fn used(limiter: &Counting) -> [u64; 2] {
 async fn service(request: Request<Body>) -> Result<Response<Body>, std::io::Error> {
     let path = request.uri().path().trim_start_matches('/');
     match path {
-        "error" => return Err(std::io::Error::other("as told")),
-        "panic" => panic!("as told"),
+        "error" => return Err(std::io::Error::other("error of the test")),
+        "panic" => panic!("panic of the test"),
         "never" => std::future::pending().await,
         _ => {}
     }
@@ -93,9 +93,9 @@ async fn response_reports_its_cost() {
         .cost_from(|response| response.headers.get("x-cost")?.to_str().ok()?.parse().ok());
     // (what it says, what is counted)
     for (path, counted) in [("/200/5", 5), ("/200/", 7), ("/200/0", 7), ("/200/1", 8)] {
-        let held = layer.layer(tower::service_fn(service)).oneshot(get(path)).await.unwrap();
-        assert_eq!(used(&limiter).await, [counted, 2], "{path}: what is held is not a matter of cost");
-        drop(held);
+        let response = layer.layer(tower::service_fn(service)).oneshot(get(path)).await.unwrap();
+        assert_eq!(used(&limiter).await, [counted, 2], "{path}: held permits do not depend on the cost");
+        drop(response);
         assert_eq!(used(&limiter).await, [counted, 0], "{path}");
     }
     clock.advance(Micros::from_secs(60));
