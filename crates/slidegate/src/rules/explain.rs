@@ -201,5 +201,3 @@ impl fmt::Display for MismatchReason<'_> {
         }
     }
 }
-
-/// Writes the pattern as in the rules file.
