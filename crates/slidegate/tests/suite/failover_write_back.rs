@@ -136,6 +136,33 @@ async fn intact_state_is_not_written_twice() {
     comes_back("kept", RedisServer::with(Flavour::Redis7, &keeps, &[])).await;
 }
 
+/// Each slice is a sum of its own: what two nodes admitted in it is written back, also if every slice has the same sum.
+#[tokio::test]
+async fn equal_slices_of_two_nodes_are_written_back() {
+    let server = Arc::new(RedisServer::start(Flavour::Redis7));
+    let options = || FailoverOptions { deadline: ms(2_000), ..FailoverOptions::default() };
+    let nodes = [failover(&server.url(), options()), failover(&server.url(), options())];
+    // Slices of 200 ms.
+    let quota = Quota::new(1_000, Duration::from_secs(2_000)).unwrap();
+    let quota = quota.with_algorithm(Algorithm::TimeSlice { slices: 10_000 }).unwrap();
+    let check =
+        Check { on_error: Some(OnError::Local), ..Check::new(Key::new("slices", [("n", "1")]), quota, 1) };
+    for _ in 0..3 {
+        for node in &nodes {
+            let reading = node.admit(&[Checks::one(check.clone()).unwrap()]).await.unwrap().remove(0);
+            assert_eq!(reading.verdicts[0].outcome, Outcome::Charged);
+        }
+        tokio::time::sleep(ms(250)).await;
+    }
+    killed(&server).await;
+    restarted(&server).await;
+    for node in &nodes {
+        back(node, 1).await;
+        let inspection = node.inspect(&check.key).await.unwrap();
+        assert_eq!(inspection.map_or(0, |inspection| inspection.used), 6);
+    }
+}
+
 /// Held permits count from their last extension, also on a server that has lost them. The identity of a holder is lost for
 /// good: its permit is held until its time is over.
 #[tokio::test]
