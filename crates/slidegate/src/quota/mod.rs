@@ -245,7 +245,8 @@ impl Quota {
 
     /// Returns the longest time for which an admission can affect decisions; no `retry_after` is longer.
     ///
-    /// The horizon is the window, plus one slice for `time-slice`. For a token bucket it is the time to fill.
+    /// For a token bucket it is the time to fill; otherwise the windows in which an admission counts, plus one slice if there
+    /// are slices.
     pub fn horizon(&self) -> Micros {
         if let Some(burst) = self.algorithm.burst() {
             let (permits, per) = self.rate();

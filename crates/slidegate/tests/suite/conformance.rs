@@ -78,12 +78,15 @@ impl Traffic {
         let algorithm = match if flip > 3 && !packed { (n + flip) % KEYS } else { n } {
             _ if self.exact => Algorithm::SlidingWindow,
             2 => Algorithm::TimeSlice { slices: 5 },
+            1 if self.seed % 3 == 1 => Algorithm::SlidingCounter,
+            3 if self.seed.is_multiple_of(2) => Algorithm::SlidingCounter,
             3 => Algorithm::FixedWindow,
             4 | 5 => Algorithm::TokenBucket { burst: if rng.one_in(10) { 30 } else { 9 } },
             CONCURRENT => Algorithm::Concurrency,
-            WARMING_UP if self.seed % 4 == 1 => Algorithm::TimeSlice { slices: 5 },
-            WARMING_UP if self.seed % 4 == 2 => Algorithm::FixedWindow,
-            WARMING_UP if self.seed % 4 == 3 => Algorithm::Concurrency,
+            WARMING_UP if self.seed % 5 == 1 => Algorithm::TimeSlice { slices: 5 },
+            WARMING_UP if self.seed % 5 == 2 => Algorithm::FixedWindow,
+            WARMING_UP if self.seed % 5 == 3 => Algorithm::Concurrency,
+            WARMING_UP if self.seed % 5 == 4 => Algorithm::SlidingCounter,
             _ => Algorithm::SlidingWindow,
         };
         let attempts = n == 1 || (n == 5 || n == WARMING_UP) && self.seed.is_multiple_of(2);

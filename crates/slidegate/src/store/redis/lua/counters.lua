@@ -16,6 +16,9 @@
 -- rounded. A settlement may put the bucket one capacity into debt: at most two capacities are missing, so the key
 -- lives for at most twice the time to fill.
 
+-- Functions that parts with other counters use.
+local counter
+
 do
   local function div_floor(a, b)
     local r = fmod(a, b)
@@ -84,6 +87,11 @@ do
     end
   end
 
+  -- Returns true if an admission with this number was made in this count.
+  local function made_here(s, at, seq)
+    return at >= s.c and (seq >= 1e18 or seq >= s.c and seq < s.n)
+  end
+
   local fixed = { algorithm = 'fixed-window' }
 
   function fixed.read_tag()
@@ -138,7 +146,7 @@ do
   end
 
   function fixed.amend(s, line, at, from, to, seq)
-    if seq < 1e18 and (seq < s.c or seq >= s.n) or at < s.c then return false end
+    if not made_here(s, at, seq) then return false end
     s.used = math.min(math.max(s.used - from, 0) + to, MAX_TOTAL)
     s.moved = true
     return true
@@ -191,9 +199,11 @@ do
     return math.min(2 * capacity * per, MAX_TOTAL)
   end
 
-  -- Returns floor(a * b / c) for a < c, by long multiplication: the product may need 92 bits.
+  -- Returns the quotient and the remainder of a * b / c for a <= c; by long multiplication if the product is not exact in
+  -- a double.
   local function scale(a, b, c)
-    local q, r, bit = 0, 0, 2 ^ 46
+    if a * b < 2 ^ 53 then return div_floor(a * b, c) end
+    local q, r, bit = 0, 0, 2 ^ 51
     while bit >= 1 do
       q, r = q * 2, r * 2
       if b >= bit then
@@ -204,7 +214,7 @@ do
       end
       bit = bit / 2
     end
-    return q
+    return q, r
   end
 
   -- Updates `g`: admissions older than the time to fill no longer matter, and no admission matters if the bucket is
@@ -280,7 +290,7 @@ do
   end
 
   function bucket.amend(s, line, at, from, to, seq)
-    if seq < 1e18 and (seq < s.c or seq >= s.n) or at < s.c then return false end
+    if not made_here(s, at, seq) then return false end
     local most = math.max(s.missing, most_missing(line.capacity, line.per))
     s.missing = math.min(math.max(s.missing + (to - from) * line.per, 0), most)
     s.moved = true
@@ -316,4 +326,5 @@ do
   end
 
   kinds[3], kinds[4] = fixed, bucket
+  counter = { header = header, blank = blank, number = number, save = save, scale = scale, made_here = made_here }
 end

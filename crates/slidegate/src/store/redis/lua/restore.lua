@@ -17,10 +17,10 @@
 local node, run, batch, lost, since, nodes, count = take('<ddddddd')
 node, run, batch = ARGV[node], ARGV[run], ARGV[batch]
 
--- Returns what the nodes have declared in notes from `from` to `to`: the sum of all nodes, the value of this node,
--- and what the server had before.
-local function read_declarations(s, from, to)
-  local mark = 'heal:' .. run .. '.'
+-- Returns what the nodes have declared of the sum `sum` in notes from `from` to `to`: the sum of all nodes, the value of
+-- this node, and what the server had before.
+local function read_declarations(s, sum, from, to)
+  local mark = 'heal:' .. run .. '.' .. sum
   local together, mine, base = 0, 0, nil
   local offset, found = 0, nil
   while s.has_notes and (not found or #found == 64 and offset < 2048) do
@@ -52,22 +52,24 @@ end
 -- settle.lua.
 local newest
 
-local function declare(s, date, owner, value, before)
+local function declare(s, sum, date, owner, value, before)
   add_note(s, 'heal:newest', newest)
-  if before > 0 then call('ZREM', s.notes, format('heal:%s.%s*%d', run, owner, before)) end
-  add_note(s, format('heal:%s.%s*%d', run, owner, value), date)
+  if before > 0 then call('ZREM', s.notes, format('heal:%s.%s%s*%d', run, sum, owner, before)) end
+  add_note(s, format('heal:%s.%s%s*%d', run, sum, owner, value), date)
 end
 
 -- Returns how much to add to a sum of which `have` is left, when this node has admitted `cost` of it. Nothing is left
--- of a sum that `began` after the server became unreachable. The declaration is noted at `date`.
+-- of a sum that `began` after the server became unreachable. The declaration is noted at `date`, which is also part of
+-- its name: a key may have several sums.
 local function declared(s, date, began, have, cost)
-  local together, mine, base = read_declarations(s, format('%d', date), format('%d', date))
+  local sum = format('%x.', date)
+  local together, mine, base = read_declarations(s, sum, format('%d', date), format('%d', date))
   if not base then
     base = (began >= since or (s.c or s.created or 0) >= since) and 0 or have
-    declare(s, date, 'base', base, 0)
+    declare(s, sum, date, 'base', base, 0)
   end
   if cost <= mine then return 0 end
-  declare(s, date, node, cost, mine)
+  declare(s, sum, date, node, cost, mine)
   return math.max(0, together - mine + cost - base) - math.max(0, together - base)
 end
 
@@ -75,8 +77,8 @@ end
 -- sum over all nodes must be missing. The nodes declare again until all of them have, because the bucket refills
 -- meanwhile.
 local function lacking(s, have, cost)
-  local together, mine = read_declarations(s, '1', '+inf')
-  declare(s, s.at, node, cost, mine)
+  local together, mine = read_declarations(s, '', '1', '+inf')
+  declare(s, '', s.at, node, cost, mine)
   return math.max(0, together - mine + cost - have)
 end
 
