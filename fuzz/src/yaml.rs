@@ -1,7 +1,7 @@
 //! What must hold of files, good or bad.
 
 use slidegate::{Algorithm, Error, MAX_LIMIT, MAX_RULES, MAX_SLICES, MAX_WINDOW, MIN_WINDOW, Rules};
-use slidegate_server::config::{Config, RedisConfig};
+use slidegate_server::{Config, RedisConfig};
 use slidegate_server::fuzzing::rules_json;
 
 /// Asserts that every mistake has a place in the file, in order, and a message of one line.

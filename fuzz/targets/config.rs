@@ -3,7 +3,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use slidegate_fuzz::{bounded, yaml};
-use slidegate_server::config::Config;
+use slidegate_server::Config;
 
 fuzz_target!(|text: &str| {
     match bounded(text.len(), 64 << 20, 1 << 10, || Config::parse(text)) {

@@ -7,7 +7,7 @@ use libfuzzer_sys::fuzz_target;
 use prost::Message;
 use slidegate_fuzz::{assert_plain_line, bounded, cut};
 use slidegate_server::fuzzing::should_rate_limit;
-use slidegate_server::protocol::grpc::messages::{RateLimitRequest, RateLimitResponse};
+use slidegate_server::messages::{RateLimitRequest, RateLimitResponse};
 
 const OK: i32 = 1;
 const OVER_LIMIT: i32 = 2;

@@ -7,13 +7,15 @@
 //! | module | content |
 //! |---|---|
 //! | `common` | plumbing: signals, console messages, TTL cache, file watching |
-//! | [`config`] | the configuration file, parsed and checked |
-//! | [`store`] | the store chosen by the configuration: memory or Redis |
+//! | `config` | the configuration file, parsed and checked |
+//! | `store` | the store chosen by the configuration: memory or Redis |
 //! | [`mod@envoy`] | conversion of envoyproxy/ratelimit files into rules |
 //! | `telemetry` | statistics, logs, traces, recordings of decisions |
-//! | [`app`] | state shared by all protocols, rule manager, background tasks |
-//! | [`protocol`] | listeners, TLS, HTTP, gRPC and RESP |
-//! | [`cli`] | one file per subcommand; the binary only calls [`cli::run`] |
+//! | `app` | state shared by all protocols, rule manager, background tasks |
+//! | `protocol` | listeners, TLS, HTTP, gRPC and RESP |
+//! | `cli` | one file per subcommand; the binary only calls [`run`] |
+//!
+//! The names at the root are those that the binary, the tests and `fuzz/` use.
 //!
 //! The crate `slidegate-simulator` replays traffic against rules without a server, for `slidegate simulate`.
 
@@ -22,14 +24,22 @@
 #![recursion_limit = "256"]
 #![warn(clippy::print_stdout, clippy::print_stderr)]
 
-pub mod app;
-pub mod cli;
+mod app;
+mod cli;
 mod common;
-pub mod config;
+mod config;
 pub mod envoy;
 #[cfg(fuzzing)]
 #[doc(hidden)]
 pub mod fuzzing;
-pub mod protocol;
-pub mod store;
+mod protocol;
+mod store;
 mod telemetry;
+
+pub use crate::app::auth::{Auth, Token};
+pub use crate::app::state::AppState;
+pub use crate::cli::run;
+pub use crate::config::{Config, DEMO, Limits, RedisConfig};
+pub use crate::protocol::grpc::messages;
+pub use crate::protocol::serve;
+pub use crate::store::AnyStore;

@@ -3,5 +3,5 @@
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    slidegate_server::cli::run()
+    slidegate_server::run()
 }

@@ -142,6 +142,12 @@ impl<'a> Request<'a> {
         self.edit_limit(|ad_hoc| ad_hoc.burst = Some(burst))
     }
 
+    /// Sets limit, window and burst of a [resource](Request::resource) at once: those that [`Request::own_limit`] returns.
+    #[must_use]
+    pub fn with_own_limit(self, limit: AdHocLimit) -> Self {
+        self.edit_limit(|ad_hoc| *ad_hoc = limit)
+    }
+
     /// Returns the attributes, in their order; `None` if the request gives its own limit.
     pub fn attributes(&self) -> Option<&[(&'a str, &'a str)]> {
         match &self.subject {

@@ -7,7 +7,7 @@ use axum::http::Method;
 use clap::Args;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
-use slidegate::{MAX_LIMIT, Micros, Request, RequestId};
+use slidegate::{AdHocLimit, MAX_LIMIT, Micros, Request, RequestId};
 use tokio::runtime::Builder;
 use tokio::time::timeout;
 
@@ -86,15 +86,13 @@ impl RequestArgs {
     pub(crate) fn request(&self) -> Result<Request<'_>, String> {
         let mut request = match &self.resource {
             Some(resource) => {
-                let mut request = Request::resource(resource);
-                if let Some(limit) = self.limit {
-                    request = request.limit(limit);
-                }
-                if let Some(window) = &self.window {
-                    let window: Micros = window.parse().map_err(|error| format!("--window is {error}"))?;
-                    request = request.window(window.into());
-                }
-                request
+                let window = self.window.as_ref().map(|window| window.parse::<Micros>()).transpose();
+                let window = window.map_err(|error| format!("--window is {error}"))?;
+                Request::resource(resource).with_own_limit(AdHocLimit {
+                    limit: self.limit,
+                    window,
+                    burst: None,
+                })
             }
             None => Request::new(self.attributes()?),
         };

@@ -58,7 +58,7 @@ fn acquire_exits_with_the_decision() {
 
 #[test]
 fn validate_lists_every_error() {
-    let good = run(&["validate", "-"], slidegate_server::config::DEMO);
+    let good = run(&["validate", "-"], slidegate_server::DEMO);
     assert_eq!((good.status.code(), stdout(&good).as_str()), (Some(0), "-: ok, 4 rules\n"));
     let bad = "listen: { http: here, htp: x }\nstore: rediss\nlisten2: 5\nrules:\n  - { name: a, limit: 0, window: 1s }\n";
     let bad = run(&["validate", "-"], bad);
@@ -129,12 +129,12 @@ fn schema_accepts_valid_and_rejects_invalid_files() {
     let full = include_str!("../../../slidegate/tests/suite/full.yaml");
     let limits = "listen: { limits: { connections: 5, connections-per-address: 2, first-byte: 1s, unfinished-bytes: 8388608, grpc-streams: 0, grpc-streams-per-connection: 1 } }\nrules: []";
     for good in [
-        slidegate_server::config::DEMO,
+        slidegate_server::DEMO,
         full,
         limits,
         "listen: { http: 127.0.0.1:0 }\nstore: memory\nrules: []",
     ] {
-        slidegate_server::config::Config::parse(good).unwrap();
+        slidegate_server::Config::parse(good).unwrap();
         let good: Value = yaml(good);
         assert!(validator.is_valid(&good), "{:?}", validator.iter_errors(&good).next());
     }
@@ -156,7 +156,7 @@ fn schema_accepts_valid_and_rejects_invalid_files() {
         "rules: [{ name: a, unlimited: false }]",
     ] {
         let bad = format!("{{ {} }}", bad.trim_matches(['{', '}']));
-        assert!(slidegate_server::config::Config::parse(&bad).is_err(), "{bad}");
+        assert!(slidegate_server::Config::parse(&bad).is_err(), "{bad}");
         assert!(!validator.is_valid(&yaml(&bad)), "{bad}");
     }
 }

@@ -7,15 +7,15 @@ use std::time::Duration;
 
 use prost_types::Duration as Wait;
 use slidegate::{Clock, MemoryStore, Rules, SystemClock};
-use slidegate_server::app::auth::{Auth, Token};
-use slidegate_server::app::state::AppState;
-use slidegate_server::config::Limits;
-use slidegate_server::protocol::grpc::messages::{
+use slidegate_server::{Auth, Token};
+use slidegate_server::AppState;
+use slidegate_server::Limits;
+use slidegate_server::messages::{
     Code, DescriptorStatus, Entry, RateLimitDescriptor, RateLimitOverride, RateLimitRequest,
     RateLimitResponse, RateLimitUnit, Unit,
 };
-use slidegate_server::protocol::serve::{self, Listeners};
-use slidegate_server::store::AnyStore;
+use slidegate_server::serve::{self, Listeners};
+use slidegate_server::AnyStore;
 use slidegate_testkit::{Flavour, RedisServer, eventually, http2_client, lasting_port};
 use tokio::sync::oneshot;
 use tonic::codegen::http::uri::PathAndQuery;

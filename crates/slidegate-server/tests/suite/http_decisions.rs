@@ -145,8 +145,8 @@ fn serves_health_rules_and_index() {
     let rules = server.get("/v1/rules").json();
     assert_eq!(rules["rules"][0]["name"], "login-per-ip");
     // What it shows is itself a file, of the same rules.
-    let parse = |text: &str| slidegate_server::config::Config::parse(text).unwrap().rules;
-    let (shown, demo) = (parse(&rules.to_string()), parse(slidegate_server::config::DEMO));
+    let parse = |text: &str| slidegate_server::Config::parse(text).unwrap().rules;
+    let (shown, demo) = (parse(&rules.to_string()), parse(slidegate_server::DEMO));
     assert!(shown.iter().eq(demo.iter()));
     assert_eq!((shown.ad_hoc(), shown.unmatched()), (demo.ad_hoc(), demo.unmatched()));
 }

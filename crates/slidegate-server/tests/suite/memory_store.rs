@@ -4,7 +4,7 @@ use std::process::Command;
 
 use serde_json::Value;
 use slidegate::{MemoryOptions, OnFull};
-use slidegate_server::config::Config;
+use slidegate_server::Config;
 use slidegate_testkit::process;
 
 use crate::server::{BINARY, Server};

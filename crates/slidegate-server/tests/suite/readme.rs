@@ -54,5 +54,5 @@ fn console_blocks_answer_as_printed() {
 #[test]
 fn rules_are_accepted() {
     let yaml = README.split("```yaml\n").nth(1).unwrap().split("```").next().unwrap();
-    slidegate_server::config::Config::parse(yaml).unwrap();
+    slidegate_server::Config::parse(yaml).unwrap();
 }

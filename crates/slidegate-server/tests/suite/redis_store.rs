@@ -5,7 +5,7 @@ use std::process::Command;
 
 use serde_json::json;
 use slidegate::{Clock, SystemClock};
-use slidegate_server::config::Config;
+use slidegate_server::Config;
 use slidegate_testkit::{FakeTime, Flavour, RedisServer, eventually, lasting_port, process};
 
 use crate::server::{BINARY, Server};

@@ -132,7 +132,7 @@ impl Batch {
 impl UncommonFields {
     fn request<'b>(&'b self, mut texts: impl Iterator<Item = &'b str>) -> Request<'b> {
         let request = match self.ad_hoc {
-            Some(ad_hoc) => ad_hoc_request(texts.next().unwrap_or_default(), ad_hoc),
+            Some(ad_hoc) => Request::resource(texts.next().unwrap_or_default()).with_own_limit(ad_hoc),
             None => Request::new(Pairs(texts)),
         };
         match &self.id {
@@ -163,20 +163,4 @@ impl<'b, I: Iterator<Item = &'b str>> Iterator for Pairs<I> {
         let (least, most) = self.0.size_hint();
         (least / 2, most.map(|most| most / 2))
     }
-}
-
-/// Returns a request for a resource with an ad-hoc limit.
-pub(super) fn ad_hoc_request(resource: &str, ad_hoc: AdHocLimit) -> Request<'_> {
-    let AdHocLimit { limit, window, burst } = ad_hoc;
-    let mut request = Request::resource(resource);
-    if let Some(limit) = limit {
-        request = request.limit(limit);
-    }
-    if let Some(window) = window {
-        request = request.window(window.into());
-    }
-    if let Some(burst) = burst {
-        request = request.burst(burst);
-    }
-    request
 }

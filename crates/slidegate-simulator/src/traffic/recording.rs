@@ -7,7 +7,6 @@ use serde::Deserialize;
 use serde::de::{Deserializer, MapAccess, Visitor};
 use slidegate::{AdHocLimit, MAX_ATTRIBUTES, Micros, Request, RequestId};
 
-use super::batch::ad_hoc_request;
 use super::event::{Event, RecordedDecision};
 use super::json::describe_error;
 use crate::recorded_line::RecordedLine;
@@ -37,7 +36,8 @@ pub(super) fn read(
         (None, Some(resource)) => {
             let window = line.window.as_ref().map(|window| window.parse());
             let window = window.transpose().map_err(|error| format!("`window` is {error}"))?;
-            ad_hoc_request(resource, AdHocLimit { limit: line.limit, window, burst: line.burst })
+            let limit = AdHocLimit { limit: line.limit, window, burst: line.burst };
+            Request::resource(resource).with_own_limit(limit)
         }
         _ => return Err("it needs `attributes` or `resource`, and not both".to_owned()),
     };

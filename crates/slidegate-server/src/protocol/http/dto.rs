@@ -13,7 +13,7 @@ use serde::Deserialize;
 use serde::de::{Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
 use serde_json::json;
 use slidegate::yaml::one_line;
-use slidegate::{Error, MAX_ATTRIBUTES, MAX_ID, MAX_LIMIT, MAX_NAME, Micros, RequestId};
+use slidegate::{AdHocLimit, Error, MAX_ATTRIBUTES, MAX_ID, MAX_LIMIT, MAX_NAME, Micros, RequestId};
 
 use super::MAX_BATCH;
 use super::error::{ApiError, Code};
@@ -182,17 +182,11 @@ impl AcquireBody<'_> {
     }
 
     fn ad_hoc_request<'r>(&self, resource: &'r str) -> Result<slidegate::Request<'r>, Error> {
-        let mut request = slidegate::Request::resource(resource);
-        if let Some(JsonU64(limit)) = self.limit {
-            request = request.limit(limit);
-        }
-        if let Some(window) = &self.window {
-            let window: Micros = window
-                .parse()
-                .map_err(|_| Error::invalid("`window` must be a length of time such as 250ms, 5s or 1h"))?;
-            request = request.window(window.into());
-        }
-        Ok(request)
+        let window = self.window.as_ref().map(|window| window.parse::<Micros>()).transpose();
+        let window = window
+            .map_err(|_| Error::invalid("`window` must be a length of time such as 250ms, 5s or 1h"))?;
+        let limit = AdHocLimit { limit: self.limit.map(|JsonU64(limit)| limit), window, burst: None };
+        Ok(slidegate::Request::resource(resource).with_own_limit(limit))
     }
 }
 

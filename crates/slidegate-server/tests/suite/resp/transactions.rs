@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use slidegate_server::config::Limits;
+use slidegate_server::Limits;
 use slidegate_testkit::eventually;
 
 use super::raw_client::{RespServer, Value, Wire, bulk, encode, simple};

@@ -172,7 +172,7 @@ fn user_timeline() {
 /// Document 004, both at once: an address over its limit does not touch the user's count.
 #[test]
 fn ip_and_user() {
-    let bench = Bench::new(slidegate_server::config::DEMO);
+    let bench = Bench::new(slidegate_server::DEMO);
     let lines = ["1.2.3.4", "1.2.3.4", "1.2.3.4", "1.2.3.4", "1.2.3.5", "1.2.3.5", "1.2.3.5"];
     let line = |ip: &&str| {
         format!(r#"{{"at":1794774215407676,"attributes":{{"api":"/login","ip":"{ip}","user":"alice"}}}}"#)

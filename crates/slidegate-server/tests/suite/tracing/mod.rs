@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
-use slidegate_server::protocol::grpc::messages::{Entry, RateLimitDescriptor, RateLimitRequest};
+use slidegate_server::messages::{Entry, RateLimitDescriptor, RateLimitRequest};
 use slidegate_testkit::{eventually, process};
 use tonic::transport::Endpoint;
 
