@@ -128,12 +128,9 @@ fn schema_accepts_valid_and_rejects_invalid_files() {
     let validator = jsonschema::validator_for(&schema).unwrap();
     let full = include_str!("../../../slidegate/tests/suite/full.yaml");
     let limits = "listen: { limits: { connections: 5, connections-per-address: 2, first-byte: 1s, unfinished-bytes: 8388608, grpc-streams: 0, grpc-streams-per-connection: 1 } }\nrules: []";
-    for good in [
-        slidegate_server::DEMO,
-        full,
-        limits,
-        "listen: { http: 127.0.0.1:0 }\nstore: memory\nrules: []",
-    ] {
+    for good in
+        [slidegate_server::DEMO, full, limits, "listen: { http: 127.0.0.1:0 }\nstore: memory\nrules: []"]
+    {
         slidegate_server::Config::parse(good).unwrap();
         let good: Value = yaml(good);
         assert!(validator.is_valid(&good), "{:?}", validator.iter_errors(&good).next());

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use prost_types::Duration as Wait;
 use slidegate::{Clock, MemoryStore, Rules, SystemClock};
-use slidegate_server::{Auth, Token};
+use slidegate_server::AnyStore;
 use slidegate_server::AppState;
 use slidegate_server::Limits;
 use slidegate_server::messages::{
@@ -15,7 +15,7 @@ use slidegate_server::messages::{
     RateLimitResponse, RateLimitUnit, Unit,
 };
 use slidegate_server::serve::{self, Listeners};
-use slidegate_server::AnyStore;
+use slidegate_server::{Auth, Token};
 use slidegate_testkit::{Flavour, RedisServer, eventually, http2_client, lasting_port};
 use tokio::sync::oneshot;
 use tonic::codegen::http::uri::PathAndQuery;

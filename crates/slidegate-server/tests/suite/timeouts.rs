@@ -6,10 +6,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use slidegate::{MemoryStore, Rules};
+use slidegate_server::AnyStore;
 use slidegate_server::AppState;
 use slidegate_server::Limits;
 use slidegate_server::serve::{self, Listeners};
-use slidegate_server::AnyStore;
 use slidegate_testkit::eventually;
 use tokio::sync::oneshot;
 

@@ -7,11 +7,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use slidegate::{MemoryStore, Rules};
-use slidegate_server::{Auth, Token};
+use slidegate_server::AnyStore;
 use slidegate_server::AppState;
 use slidegate_server::Limits;
 use slidegate_server::serve::{self, Listeners};
-use slidegate_server::AnyStore;
+use slidegate_server::{Auth, Token};
 use tokio::runtime::Runtime;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;

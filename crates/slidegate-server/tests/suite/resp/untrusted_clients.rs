@@ -3,8 +3,8 @@
 use std::net::Shutdown;
 use std::time::Duration;
 
-use slidegate_server::{Auth, Token};
 use slidegate_server::Limits;
+use slidegate_server::{Auth, Token};
 use slidegate_testkit::eventually;
 
 use super::raw_client::{RespServer, encode, simple};

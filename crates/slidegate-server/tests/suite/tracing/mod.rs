@@ -288,7 +288,7 @@ fn each_decision_is_one_line_for_every_protocol() {
 fn each_call_after_a_decision_is_one_line() {
     let logged = Logged::new(&[], RULES, &["--log", "json", "--log-level", "debug"]);
     let server = &logged.server;
-    let decision = server.post("/v1/acquire", ASK).json();
+    let decision = server.post("/v1/acquire", BODY).json();
     let reservation = decision["reservation"].as_str().unwrap();
     let settle = json!({ "reservation": reservation, "permits": 0 }).to_string();
     assert_eq!(server.post("/v1/settle", &settle).status, 200);
