@@ -11,7 +11,7 @@
 //! # Ok::<(), slidegate::Error>(()) }).unwrap();
 //! ```
 //!
-//! A denial is a decision, not an error. It names the rule that denied and the exact wait until the request would be allowed:
+//! The [`guide`] goes on from here, step by step. A denial is a decision, not an error. It names the rule that denied and the exact wait until the request would be allowed:
 //!
 //! ```
 //! # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
@@ -93,6 +93,7 @@ mod error;
 #[cfg(all(fuzzing, feature = "redis"))]
 #[doc(hidden)]
 pub mod fuzzing;
+pub mod guide;
 #[cfg(feature = "http")]
 pub mod http;
 mod key;
