@@ -60,13 +60,11 @@
 //!
 //! ```
 //! # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
-//! use std::sync::Arc;
-//!
 //! use slidegate::{Limiter, ManualClock, MemoryStore, Micros, Quota, Request, Rule, Rules};
 //!
-//! let clock = Arc::new(ManualClock::at(Micros::from_secs(1)));
+//! let clock = ManualClock::at(Micros::from_secs(1));
 //! let rules = Rules::new([Rule::new("one", Quota::per_second(1)?)?])?;
-//! let limiter = Limiter::new(MemoryStore::with_clock(Arc::clone(&clock), 1_000), rules);
+//! let limiter = Limiter::new(MemoryStore::with_clock(clock.clone(), 1_000), rules);
 //! let request = || Request::new([("user", "alice")]);
 //! assert!(limiter.acquire(request()).await?.allowed());
 //! assert!(!limiter.acquire(request()).await?.allowed());
