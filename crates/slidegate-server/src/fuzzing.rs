@@ -1,16 +1,9 @@
 //! Entry points for `fuzz/`: protocols without a network. Not part of the product.
 
-use std::io;
-use std::net::{Ipv4Addr, SocketAddr};
-use std::pin::Pin;
 use std::sync::{Arc, LazyLock};
-use std::task::{Context, Poll};
 
-use parking_lot::Mutex;
 use slidegate::{MemoryStore, Rules, SystemClock};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::runtime::Runtime;
-use tokio::sync::watch;
 
 use crate::app::auth::{Auth, Token};
 use crate::app::rule_manager::RulesBody;
@@ -18,7 +11,7 @@ use crate::app::state::AppState;
 use crate::common::protocol::Protocol;
 use crate::protocol::http::Role;
 use crate::protocol::listener::ConnectionHandler;
-use crate::protocol::{grpc, http, resp};
+use crate::protocol::{grpc, http, memory_stream, resp};
 use crate::store::AnyStore;
 
 /// Token of the closed server.
@@ -79,55 +72,6 @@ pub fn rules_json(rules: &Rules) -> String {
     serde_json::to_string(&RulesBody::from(rules)).expect("our own types can be written")
 }
 
-fn exchange<D: ConnectionHandler>(handler: D, pieces: &[&[u8]]) -> Vec<u8> {
-    let output = Arc::new(Mutex::new(Vec::new()));
-    let input = pieces.iter().rev().map(|piece| piece.to_vec()).collect();
-    let stream = MemoryStream { input, output: Arc::clone(&output) };
-    let peer = SocketAddr::from((Ipv4Addr::LOCALHOST, 1));
-    let (_keep_running, stop) = watch::channel(());
-    RUNTIME.block_on(Arc::new(handler).serve(stream, peer, Arc::default(), stop));
-    std::mem::take(&mut output.lock())
-}
-
-/// In-memory client that sends all pieces and accepts every response.
-struct MemoryStream {
-    /// Pieces to send, in reverse order.
-    input: Vec<Vec<u8>>,
-    output: Arc<Mutex<Vec<u8>>>,
-}
-
-impl AsyncRead for MemoryStream {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        _: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        while let Some(mut piece) = self.input.pop() {
-            if piece.is_empty() {
-                continue;
-            }
-            let rest = piece.split_off(piece.len().min(buffer.remaining()));
-            buffer.put_slice(&piece);
-            if !rest.is_empty() {
-                self.input.push(rest);
-            }
-            break;
-        }
-        Poll::Ready(Ok(()))
-    }
-}
-
-impl AsyncWrite for MemoryStream {
-    fn poll_write(self: Pin<&mut Self>, _: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        self.output.lock().extend_from_slice(bytes);
-        Poll::Ready(Ok(bytes.len()))
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(Ok(()))
-    }
+fn exchange<H: ConnectionHandler>(handler: H, pieces: &[&[u8]]) -> Vec<u8> {
+    RUNTIME.block_on(memory_stream::exchange(handler, pieces))
 }

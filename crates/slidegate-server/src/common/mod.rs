@@ -6,3 +6,4 @@ pub(crate) mod protocol;
 pub(crate) mod signals;
 pub(crate) mod timeout;
 pub(crate) mod ttl_cache;
+pub(crate) mod words;

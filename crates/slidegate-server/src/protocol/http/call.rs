@@ -16,20 +16,23 @@ use super::response::BufferedResponse;
 use super::route::Route;
 use super::{MAX_BATCH_BODY, MAX_BODY, Shared, acquire, explain, release, report, settle};
 use crate::common::protocol::Protocol;
+use crate::common::words::words;
 use crate::telemetry::stats::Instrumented;
 use crate::telemetry::trace::TraceContext;
 
-/// Operation with a JSON body: a `POST` to its path.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Call {
-    Acquire,
-    Peek,
-    AcquireBatch,
-    Explain,
-    Settle,
-    Release,
-    Extend,
-    Report,
+words! {
+    /// Operation with a JSON body: a `POST` to a path, which is its word. The most frequent call is first, because
+    /// calls are found by a search from the start.
+    pub(super) enum Call {
+        Acquire = "/v1/acquire",
+        Peek = "/v1/peek",
+        AcquireBatch = "/v1/acquire/batch",
+        Explain = "/v1/explain",
+        Settle = "/v1/settle",
+        Release = "/v1/release",
+        Extend = "/v1/extend",
+        Report = "/v1/report",
+    }
 }
 
 /// Request for a call, with its whole body.
@@ -42,31 +45,6 @@ pub(super) struct CallRequest<'r> {
 }
 
 impl Call {
-    /// All calls. The most frequent one is first, because calls are found by a search from the start.
-    pub(super) const ALL: [Call; 8] = [
-        Call::Acquire,
-        Call::Peek,
-        Call::AcquireBatch,
-        Call::Explain,
-        Call::Settle,
-        Call::Release,
-        Call::Extend,
-        Call::Report,
-    ];
-
-    pub(super) const fn path(self) -> &'static str {
-        match self {
-            Call::Acquire => "/v1/acquire",
-            Call::Peek => "/v1/peek",
-            Call::AcquireBatch => "/v1/acquire/batch",
-            Call::Explain => "/v1/explain",
-            Call::Settle => "/v1/settle",
-            Call::Release => "/v1/release",
-            Call::Extend => "/v1/extend",
-            Call::Report => "/v1/report",
-        }
-    }
-
     fn operation(self) -> Operation {
         match self {
             Call::Acquire => acquire::acquire_operation().charges(),
@@ -102,7 +80,7 @@ impl Call {
         if method != "POST" {
             return None;
         }
-        Call::ALL.into_iter().find(|call| call.path() == path)
+        Call::ALL.into_iter().find(|call| call.as_str() == path)
     }
 
     /// Returns the route of the call. Hyper calls the handler directly, so the router needs the route only for other
@@ -111,7 +89,7 @@ impl Call {
         let handler = async move |State(app): State<Shared>, request: Request<Body>| {
             self.read_and_answer(app.instrumented(Protocol::Http), request).await.map(Body::from)
         };
-        Route::new(self.path()).post(handler, self.operation())
+        Route::new(self.as_str()).post(handler, self.operation())
     }
 
     /// Reads the body of a request and answers it.

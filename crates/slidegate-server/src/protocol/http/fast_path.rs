@@ -224,60 +224,18 @@ impl Date {
 
 #[cfg(test)]
 mod tests {
-    use std::net::{Ipv4Addr, SocketAddr};
-    use std::pin::Pin;
     use std::sync::Arc;
-    use std::task::{Context, Poll};
 
-    use parking_lot::Mutex;
     use slidegate::{MemoryStore, Rules};
-    use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-    use tokio::sync::watch;
 
     use super::*;
     use crate::app::auth::{Auth, Token};
     use crate::app::state::AppState;
     use crate::protocol::http::Role;
-    use crate::protocol::listener::ConnectionHandler as _;
+    use crate::protocol::memory_stream;
     use crate::store::AnyStore;
 
     const TOKEN: &str = "Bearer token-0123456789";
-
-    /// Client whose bytes are read in these pieces, in reverse order. It accepts every response.
-    struct Pieces {
-        left: Vec<Vec<u8>>,
-        responses: Arc<Mutex<Vec<u8>>>,
-    }
-
-    impl AsyncRead for Pieces {
-        fn poll_read(
-            mut self: Pin<&mut Self>,
-            _: &mut Context<'_>,
-            buffer: &mut ReadBuf<'_>,
-        ) -> Poll<io::Result<()>> {
-            if let Some(mut piece) = self.left.pop() {
-                let rest = piece.split_off(piece.len().min(buffer.remaining()));
-                buffer.put_slice(&piece);
-                self.left.extend((!rest.is_empty()).then_some(rest));
-            }
-            Poll::Ready(Ok(()))
-        }
-    }
-
-    impl AsyncWrite for Pieces {
-        fn poll_write(self: Pin<&mut Self>, _: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-            self.responses.lock().extend_from_slice(bytes);
-            Poll::Ready(Ok(bytes.len()))
-        }
-
-        fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-            Poll::Ready(Ok(()))
-        }
-
-        fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-            Poll::Ready(Ok(()))
-        }
-    }
 
     /// Returns the sorted head and the body of the response to bytes that arrive in these pieces. The head is
     /// sorted because the fast path and hyper order headers differently.
@@ -289,15 +247,7 @@ mod tests {
                 Auth::new(vec![Token::new(TOKEN.trim_start_matches("Bearer ").as_bytes())], vec![]);
         }
         let handler = ConnectionHandler::new(Arc::new(app), Role::Api { allows_changes: true });
-        let responses = Arc::new(Mutex::new(Vec::new()));
-        let left =
-            pieces.iter().rev().filter(|piece| !piece.is_empty()).map(|piece| piece.to_vec()).collect();
-        let (_stop_sender, stop) = watch::channel(());
-        let peer = SocketAddr::from((Ipv4Addr::LOCALHOST, 1));
-        Arc::new(handler)
-            .serve(Pieces { left, responses: Arc::clone(&responses) }, peer, Arc::default(), stop)
-            .await;
-        let text = String::from_utf8(std::mem::take(&mut *responses.lock())).unwrap();
+        let text = String::from_utf8(memory_stream::exchange(handler, pieces).await).unwrap();
         let (head, body) = text.split_once("\r\n\r\n").unwrap_or((&text, ""));
         let lines = head.lines().filter(|line| !line.starts_with("date: "));
         let mut lines: Vec<String> = lines.map(str::to_owned).collect();
@@ -332,41 +282,33 @@ mod tests {
             (format!("{valid}x y: z\r\n"), "400"),
         ];
         let body = r#"{"attributes":{"u":"a"}}"#;
-        for (headers, status) in cases {
-            let request = format!(
-                "POST /v1/acquire HTTP/1.1\r\n{common_headers}{headers}content-length: {}\r\n\r\n{body}",
-                body.len()
-            );
-            let request = request.as_bytes();
-            let unsplit = answer(&[request], true).await;
-            let line = format!("HTTP/1.1 {status} ");
-            assert!(unsplit.0.iter().any(|actual| actual.starts_with(&line)), "{headers:?}: {unsplit:?}");
-            for cut in 1..request.len() {
-                let (first, rest) = request.split_at(cut);
-                assert_eq!(answer(&[first, rest], true).await, unsplit, "{headers:?} cut at {cut}");
-            }
-        }
         // Without tokens any client may call the API, but not a web page of another site.
-        for (headers, status) in [
+        let open = [
             ("", "200"),
             ("origin: http://evil.example\r\n", "403"),
             ("Sec-Fetch-Site: cross-site\r\n", "403"),
             ("sec-fetch-site: same-origin\r\norigin: http://elsewhere\r\n", "200"),
             ("authorization: a\r\nAuthorization: b\r\n", "400"),
-        ] {
-            let request = format!(
-                "POST /v1/acquire HTTP/1.1\r\n{common_headers}{headers}content-length: {}\r\n\r\n{body}",
-                body.len()
-            );
-            let request = request.as_bytes();
-            let unsplit = answer(&[request], false).await;
+        ];
+        let open = open.map(|(headers, status)| (headers.to_owned(), status, false));
+        let cases = cases.map(|(headers, status)| (headers, status, true));
+        for (headers, status, requires_token) in cases.into_iter().chain(open) {
+            let headers = format!("{headers}content-length: {}\r\n", body.len());
+            let request = format!("POST /v1/acquire HTTP/1.1\r\n{common_headers}{headers}\r\n{body}");
+            let unsplit = assert_alike_split_anywhere(&request, requires_token).await;
             let line = format!("HTTP/1.1 {status} ");
             assert!(unsplit.0.iter().any(|actual| actual.starts_with(&line)), "{headers:?}: {unsplit:?}");
-            for cut in 1..request.len() {
-                let (first, rest) = request.split_at(cut);
-                assert_eq!(answer(&[first, rest], false).await, unsplit, "{headers:?} cut at {cut}");
-            }
         }
+    }
+
+    /// Asserts that a request gets the same response in one segment and in any two. Returns the response.
+    async fn assert_alike_split_anywhere(request: &str, requires_token: bool) -> (Vec<String>, String) {
+        let unsplit = answer(&[request.as_bytes()], requires_token).await;
+        for cut in 1..request.len() {
+            let (first, rest) = request.as_bytes().split_at(cut);
+            assert_eq!(answer(&[first, rest], requires_token).await, unsplit, "{request:?} cut at {cut}");
+        }
+        unsplit
     }
 
     #[test]
@@ -377,8 +319,8 @@ mod tests {
             FastRequest::read(request.as_bytes()).map(|request| request.call)
         };
         for call in Call::ALL {
-            assert_eq!(read(&format!("POST {}", call.path())), Some(call));
-            assert_eq!(read(&format!("PUT {}", call.path())), None);
+            assert_eq!(read(&format!("POST {}", call.as_str())), Some(call));
+            assert_eq!(read(&format!("PUT {}", call.as_str())), None);
         }
         for target in ["POST /v1/record", "POST /v1/acquire/", "POST /v1/authorize", "GET /healthz"] {
             assert_eq!(read(target), None, "{target}");
@@ -400,12 +342,8 @@ mod tests {
             let head = "host: x\r\ncontent-type: application/json\r\n";
             let length = body.len();
             let request = format!("POST {path} HTTP/1.1\r\n{head}content-length: {length}\r\n\r\n{body}");
-            let unsplit = answer(&[request.as_bytes()], false).await;
+            let unsplit = assert_alike_split_anywhere(&request, false).await;
             assert!(unsplit.0.iter().any(|line| line.starts_with("HTTP/1.1 ")), "{path}: {unsplit:?}");
-            for cut in 1..request.len() {
-                let (first, rest) = request.as_bytes().split_at(cut);
-                assert_eq!(answer(&[first, rest], false).await, unsplit, "{path} cut at {cut}");
-            }
         }
     }
 }

@@ -54,13 +54,13 @@ use crate::common::timeout::within;
 use crate::telemetry::stats::Instrumented;
 
 /// Maximum size of the body of a single request, in bytes.
-pub const MAX_BODY: usize = 64 << 10;
+pub(crate) const MAX_BODY: usize = 64 << 10;
 
 /// Maximum size of the body of a batch, in bytes.
-pub const MAX_BATCH_BODY: usize = 1 << 20;
+pub(crate) const MAX_BATCH_BODY: usize = 1 << 20;
 
 /// Maximum number of requests in a batch.
-pub const MAX_BATCH: usize = 1_000;
+pub(crate) const MAX_BATCH: usize = 1_000;
 
 pub(crate) type Shared = Arc<AppState>;
 

@@ -6,6 +6,7 @@ use slidegate::{Micros, ShadowChange, Source};
 
 use super::follow_up::{FollowUp, FollowUpOutcome};
 use crate::common::protocol::Protocol;
+use crate::common::words::words;
 
 const SOURCES: usize = Source::ALL.len();
 const PROTOCOLS: usize = Protocol::ALL.len();
@@ -88,23 +89,13 @@ impl Durations {
     }
 }
 
-/// Reason why a request was not decided.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Failure {
-    /// The request is invalid.
-    Invalid,
-    /// Neither the store nor a fallback could decide.
-    Unavailable,
-}
-
-impl Failure {
-    pub(crate) const ALL: [Failure; 2] = [Failure::Invalid, Failure::Unavailable];
-
-    pub(crate) fn as_str(self) -> &'static str {
-        match self {
-            Failure::Invalid => "invalid",
-            Failure::Unavailable => "unavailable",
-        }
+words! {
+    /// Reason why a request was not decided.
+    pub(crate) enum Failure {
+        /// The request is invalid.
+        Invalid = "invalid",
+        /// Neither the store nor a fallback could decide.
+        Unavailable = "unavailable",
     }
 }
 
@@ -214,27 +205,15 @@ impl KeySampler {
     }
 }
 
-/// Verdict of a rule on a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum RuleVerdict {
-    /// The rule had room; another rule may have denied.
-    Allowed,
-    /// The rule denied.
-    Denied,
-    /// The rule would have denied, but is a shadow rule.
-    WouldDeny,
-}
-
-impl RuleVerdict {
-    pub(crate) const ALL: [RuleVerdict; 3] =
-        [RuleVerdict::Allowed, RuleVerdict::Denied, RuleVerdict::WouldDeny];
-
-    pub(crate) fn as_str(self) -> &'static str {
-        match self {
-            RuleVerdict::Allowed => "allowed",
-            RuleVerdict::Denied => "denied",
-            RuleVerdict::WouldDeny => "would-deny",
-        }
+words! {
+    /// Verdict of a rule on a request.
+    pub(crate) enum RuleVerdict {
+        /// The rule had room; another rule may have denied.
+        Allowed = "allowed",
+        /// The rule denied.
+        Denied = "denied",
+        /// The rule would have denied, but is a shadow rule.
+        WouldDeny = "would-deny",
     }
 }
 

@@ -7,67 +7,34 @@ use slidegate::{Error, Micros, Request, Reservation, Settled};
 use super::counters::Durations;
 use super::{DecisionStats, Instrumented, shard};
 use crate::common::protocol::Protocol;
+use crate::common::words::words;
 use crate::telemetry::trace::DecisionSpan;
 
-/// Call about an earlier decision.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum FollowUp {
-    Settle,
-    Release,
-    Extend,
-    Report,
-}
-
-impl FollowUp {
-    pub(crate) const ALL: [FollowUp; 4] =
-        [FollowUp::Settle, FollowUp::Release, FollowUp::Extend, FollowUp::Report];
-
-    pub(crate) fn as_str(self) -> &'static str {
-        match self {
-            FollowUp::Settle => "settle",
-            FollowUp::Release => "release",
-            FollowUp::Extend => "extend",
-            FollowUp::Report => "report",
-        }
+words! {
+    /// Call about an earlier decision.
+    pub(crate) enum FollowUp {
+        Settle = "settle",
+        Release = "release",
+        Extend = "extend",
+        Report = "report",
     }
 }
 
-/// Result of a follow-up.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum FollowUpOutcome {
-    /// The admission was corrected, or a rule uses the report.
-    Done,
-    /// The admission was corrected before.
-    Already,
-    /// The admission no longer counts.
-    Gone,
-    /// No adaptive rule uses the report.
-    Ignored,
-    /// The call is invalid.
-    Invalid,
-    /// The store could not be reached.
-    Unavailable,
-}
-
-impl FollowUpOutcome {
-    pub(crate) const ALL: [FollowUpOutcome; 6] = [
-        FollowUpOutcome::Done,
-        FollowUpOutcome::Already,
-        FollowUpOutcome::Gone,
-        FollowUpOutcome::Ignored,
-        FollowUpOutcome::Invalid,
-        FollowUpOutcome::Unavailable,
-    ];
-
-    pub(crate) fn as_str(self) -> &'static str {
-        match self {
-            FollowUpOutcome::Done => "done",
-            FollowUpOutcome::Already => "already",
-            FollowUpOutcome::Gone => "gone",
-            FollowUpOutcome::Ignored => "ignored",
-            FollowUpOutcome::Invalid => "invalid",
-            FollowUpOutcome::Unavailable => "unavailable",
-        }
+words! {
+    /// Result of a follow-up.
+    pub(crate) enum FollowUpOutcome {
+        /// The admission was corrected, or a rule uses the report.
+        Done = "done",
+        /// The admission was corrected before.
+        Already = "already",
+        /// The admission no longer counts.
+        Gone = "gone",
+        /// No adaptive rule uses the report.
+        Ignored = "ignored",
+        /// The call is invalid.
+        Invalid = "invalid",
+        /// The store could not be reached.
+        Unavailable = "unavailable",
     }
 }
 

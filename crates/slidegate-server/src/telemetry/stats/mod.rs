@@ -39,6 +39,7 @@ pub(crate) use self::shadow_diff::Shadow;
 use self::unmatched::UnmatchedLog;
 use super::capture::Recorder;
 use crate::common::protocol::Protocol;
+use crate::common::words::words;
 use crate::store::AnyStore;
 
 /// Approximate number of keys that each core samples per second.
@@ -63,27 +64,15 @@ pub(crate) struct DecisionStats {
     shed: [[AtomicU64; Shed::ALL.len()]; Protocol::ALL.len()],
 }
 
-/// Reason why the server closed a connection whose client did nothing wrong but use resources.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Shed {
-    /// The client address has as many connections as one address may have.
-    PerAddress,
-    /// The client sent nothing.
-    Silent,
-    /// The server needed the slot for another connection.
-    Room,
-}
-
-impl Shed {
-    pub(crate) const ALL: [Shed; 3] = [Shed::PerAddress, Shed::Silent, Shed::Room];
-
-    /// Returns the metric label.
-    pub(crate) fn as_str(self) -> &'static str {
-        match self {
-            Shed::PerAddress => "per-address",
-            Shed::Silent => "silent",
-            Shed::Room => "room",
-        }
+words! {
+    /// Reason why the server closed a connection whose client did nothing wrong but use resources.
+    pub(crate) enum Shed {
+        /// The client address has as many connections as one address may have.
+        PerAddress = "per-address",
+        /// The client sent nothing.
+        Silent = "silent",
+        /// The server needed the slot for another connection.
+        Room = "room",
     }
 }
 
