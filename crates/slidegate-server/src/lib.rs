@@ -7,7 +7,7 @@
 //! | module | content |
 //! |---|---|
 //! | `common` | plumbing: signals, console messages, TTL cache, file watching |
-//! | `config` | the configuration file, parsed and checked |
+//! | [`config`] | the configuration file, parsed and checked |
 //! | `store` | the store chosen by the configuration: memory or Redis |
 //! | [`mod@envoy`] | conversion of envoyproxy/ratelimit files into rules |
 //! | `telemetry` | statistics, logs, traces, recordings of decisions |
@@ -27,7 +27,7 @@
 mod app;
 mod cli;
 mod common;
-mod config;
+pub mod config;
 pub mod envoy;
 #[cfg(fuzzing)]
 #[doc(hidden)]

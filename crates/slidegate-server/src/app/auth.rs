@@ -59,7 +59,7 @@ fn matches(tokens: &[Token], token: &[u8]) -> Choice {
 }
 
 /// Environment variable with a client token, for servers and for the commands that call a server.
-pub const TOKEN_VARIABLE: &str = "SLIDEGATE_TOKEN";
+pub(crate) const TOKEN_VARIABLE: &str = "SLIDEGATE_TOKEN";
 
 /// Returns the `Authorization` header of our own commands, `Bearer …`, if the environment has a token.
 pub(crate) fn authorization_header() -> Option<String> {
@@ -68,7 +68,7 @@ pub(crate) fn authorization_header() -> Option<String> {
 }
 
 /// Returns the token of an `Authorization: Bearer …` header.
-pub fn bearer(header: &[u8]) -> Option<&[u8]> {
+pub(crate) fn bearer(header: &[u8]) -> Option<&[u8]> {
     let (scheme, token) = header.split_at_checked(7)?;
     scheme.eq_ignore_ascii_case(b"bearer ").then_some(token.trim_ascii())
 }

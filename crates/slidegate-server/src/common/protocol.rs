@@ -4,7 +4,7 @@ use super::words::words;
 
 words! {
     /// Protocol of a connection. Inside TLS, a client that supports several can ask for one of them (ALPN).
-    pub enum Protocol {
+    pub(crate) enum Protocol {
         /// HTTP/1.1.
         Http = "http",
         /// HTTP/2, for gRPC.

@@ -35,7 +35,7 @@ const IPV6_PREFIX: u32 = 64;
 
 /// Activity of one connection, updated by its connection handler.
 #[derive(Debug, Default)]
-pub struct ConnectionState {
+pub(crate) struct ConnectionState {
     /// Number of requests in flight; [`CLOSED`] once the connection is evicted.
     busy: AtomicUsize,
     /// True once a whole request was received.

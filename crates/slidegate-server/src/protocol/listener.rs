@@ -19,15 +19,15 @@ use crate::common::protocol::Protocol;
 use crate::telemetry::stats::Shed;
 
 /// Byte stream of one connection, plain or encrypted.
-pub trait Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static {}
+pub(crate) trait Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static {}
 
 impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> Stream for S {}
 
 /// Shutdown signal. When it fires, requests in flight are finished and no new request is started.
-pub type Stop = watch::Receiver<()>;
+pub(crate) type Stop = watch::Receiver<()>;
 
 /// Serves connections of one protocol.
-pub trait ConnectionHandler: Send + Sync + 'static {
+pub(crate) trait ConnectionHandler: Send + Sync + 'static {
     /// Protocol that this handler speaks.
     const PROTOCOL: Protocol;
 

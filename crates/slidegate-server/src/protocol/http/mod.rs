@@ -44,8 +44,9 @@ use slidegate::SystemClock;
 
 use self::call::Call;
 use self::error::{ApiError, Code};
+use self::operation::Endpoint;
 use self::response::BufferedResponse;
-use self::route::{Endpoint, Endpoints, Route};
+use self::route::{Endpoints, Route};
 use super::connection_slots::ConnectionState;
 use super::listener::{self, Stop, Stream};
 use crate::app::state::AppState;
@@ -54,13 +55,13 @@ use crate::common::timeout::within;
 use crate::telemetry::stats::Instrumented;
 
 /// Maximum size of the body of a single request, in bytes.
-pub const MAX_BODY: usize = 64 << 10;
+pub(crate) const MAX_BODY: usize = 64 << 10;
 
 /// Maximum size of the body of a batch, in bytes.
-pub const MAX_BATCH_BODY: usize = 1 << 20;
+pub(crate) const MAX_BATCH_BODY: usize = 1 << 20;
 
 /// Maximum number of requests in a batch.
-pub const MAX_BATCH: usize = 1_000;
+pub(crate) const MAX_BATCH: usize = 1_000;
 
 pub(crate) type Shared = Arc<AppState>;
 
