@@ -4,9 +4,12 @@ use std::collections::HashMap;
 
 use redis::Value;
 
-use super::line::{LineKey, add_keys, line_key, line_numbers};
+use super::line::{LineKey, add_keys, line_key, line_of};
+use super::record::{
+    self, Batch, Record, ReplyHead, Request, RequestCheck, RequestForm, RequestHead, WarmLimit, WarmUpLine,
+};
 use super::reply::Numbers;
-use super::verdict::{check_verdict, run_verdicts};
+use super::verdict::{check_verdict, run_verdicts, take_run};
 use crate::store::redis::layout::{self, KeyPart, Kind, Names};
 use crate::store::redis::script::{Arguments, Parts};
 use crate::store::redis::{Expiry, bad_reply};
@@ -57,8 +60,7 @@ impl<'a> Plan<'a> {
         let (mut arguments, mut parts) = (Arguments::default(), Parts::default());
         let mut lines = Lines::default();
         let mut keys = KeyIndexes::default();
-        let mut table = Arguments::default();
-        let (mut warm_ups, mut warming) = (Arguments::default(), Vec::new());
+        let (mut table, mut warm_ups, mut warming) = (Vec::new(), Vec::new(), Vec::new());
         // Requests with ids first: if one of them names the notes key, all lines of that key do.
         let with_ids = batch.iter().filter(|checks| checks.id().is_some());
         let ordered = with_ids.chain(batch.iter().filter(|checks| checks.id().is_none()));
@@ -76,26 +78,19 @@ impl<'a> Plan<'a> {
                         .entry((&check.key, part))
                         .or_insert_with(|| arguments.add_key(names.name(&check.key, part)))
                 };
-                let (key, notes) = (number(counted), notes.map_or(0, &mut number));
+                let line_keys = (number(counted), notes.map_or(0, &mut number));
                 let warm = check.quota.warm_up().map(|warm_up| (number(KeyPart::Warm), warm_up));
                 let quota_tag = arguments.add_text(layout::quota_tag(&check.quota));
-                table.add_numbers(&line_numbers(key, notes, kind, quota_tag, &check.quota, expiry));
+                line_of(line_keys, kind, quota_tag, &check.quota, expiry).write(&mut table);
                 if let Some((key, warm_up)) = warm {
                     parts.add_warm();
                     warming.push(line_key(check));
-                    warm_ups.add_numbers(&warm_up_numbers(next, key, &warm_up));
+                    warm_up_line(next, key, &warm_up).write(&mut warm_ups);
                 }
                 next
             });
         }
-        arguments.add_numbers(&[lines.len() as u64]);
-        arguments.plan.append(&mut table.plan);
-        if !warming.is_empty() {
-            arguments.add_numbers(&[warming.len() as u64]);
-            arguments.plan.append(&mut warm_ups.plan);
-        }
-        let mut runs = Vec::new();
-        let mut ops = Arguments::default();
+        let (mut runs, mut requests) = (Vec::new(), Vec::new());
         let mut rest = batch;
         while let Some((checks, after)) = rest.split_first() {
             match single_check(checks) {
@@ -103,19 +98,26 @@ impl<'a> Plan<'a> {
                     let equal = 1 + after.iter().take_while(|other| is_equal(other, check)).count();
                     let equal = if is_repeatable(check) { equal } else { 1 };
                     let line = lines.get(&line_key(check)).copied().unwrap_or_default();
-                    ops.add_numbers(&[equal as u64, check.cost, line, 0]);
+                    write_run(
+                        &mut requests,
+                        record::Run { times: equal as u64, cost: check.cost, same_quota: false, line },
+                    );
                     runs.push(Run::Equal(equal));
                     rest = &rest[equal..];
                 }
                 None => {
-                    add_request(checks, &lines, &mut arguments, &mut ops, &mut parts);
+                    add_request(checks, &lines, &mut arguments, &mut requests, &mut parts);
                     runs.push(Run::One);
                     rest = after;
                 }
             }
         }
-        arguments.add_numbers(&[runs.len() as u64]);
-        arguments.plan.append(&mut ops.plan);
+        arguments.add(Batch {
+            line_count: lines.len() as u64,
+            warm_up_count: warming.len() as u64,
+            request_count: runs.len() as u64,
+        });
+        arguments.plan.extend([table, warm_ups, requests].concat());
         Plan { arguments, parts, batch, order: Order::Runs(runs), warming }
     }
 
@@ -155,21 +157,22 @@ impl<'a> Plan<'a> {
         }
         let (mut arguments, mut parts) = (Arguments::default(), Parts::default());
         parts.add_fast_path(Kind::Zset);
-        arguments.plan.reserve_exact((2 + 17 * firsts.len()) * size_of::<f64>());
-        arguments.add_numbers(&[firsts.len() as u64]);
+        let count = firsts.len() as u64;
+        arguments.plan.reserve_exact(Batch::SIZE + firsts.len() * (record::Line::SIZE + RUN_SIZE));
+        arguments.add(Batch { line_count: count, warm_up_count: 0, request_count: count });
         let mut quota_tags: HashMap<Micros, u64, foldhash::quality::RandomState> = HashMap::default();
         for check in &firsts {
             let key = arguments.add_key(names.name(&check.key, KeyPart::Main));
             let quota_tag = *quota_tags
                 .entry(check.quota.window())
                 .or_insert_with(|| arguments.add_text(layout::quota_tag(&check.quota)));
-            arguments.add_numbers(&line_numbers(key, 0, Kind::Zset, quota_tag, &check.quota, expiry));
+            arguments.add(line_of((key, 0), Kind::Zset, quota_tag, &check.quota, expiry));
         }
-        arguments.add_numbers(&[firsts.len() as u64]);
         let mut before = None;
-        for ((i, check), length) in firsts.iter().enumerate().zip(&lengths) {
-            let same = before.replace(check.quota) == Some(check.quota);
-            arguments.add_numbers(&[u64::from(*length), check.cost, i as u64 + 1, u64::from(same)]);
+        for ((line, check), length) in (1..).zip(&firsts).zip(&lengths) {
+            let same_quota = before.replace(check.quota) == Some(check.quota);
+            let run = record::Run { times: u64::from(*length), cost: check.cost, same_quota, line };
+            write_run(&mut arguments.plan, run);
         }
         let windows = firsts.iter().map(|check| check.quota.window());
         let runs = lengths.into_iter().zip(windows).collect();
@@ -179,7 +182,7 @@ impl<'a> Plan<'a> {
     /// Decodes the reply.
     pub(in crate::store::redis) fn decode(&self, reply: Value) -> Result<BatchVerdicts, Error> {
         let mut numbers = Numbers::new(reply)?;
-        let at = Micros::new(numbers.next()?);
+        let ReplyHead { at } = numbers.take()?;
         let mut batch_verdicts = match &self.order {
             Order::Runs(runs) => self.decode_runs(at, runs, &mut numbers)?,
             Order::Grouped(positions, lengths) => self.decode_groups(at, positions, lengths, &mut numbers)?,
@@ -194,7 +197,10 @@ impl<'a> Plan<'a> {
         if self.warming.is_empty() {
             return Ok(());
         }
-        let limits = self.warming.iter().map(|line| Ok((*line, numbers.next()?)));
+        let limits = self.warming.iter().map(|line| {
+            let WarmLimit { limit } = numbers.take()?;
+            Ok((*line, limit))
+        });
         let limits: Lines<'_> = limits.collect::<Result<_, Error>>()?;
         for (checks, verdicts) in self.batch.iter().zip(batch_verdicts) {
             for (check, verdict) in checks.as_slice().iter().zip(&mut verdicts.verdicts) {
@@ -206,25 +212,19 @@ impl<'a> Plan<'a> {
 
     fn decode_runs(&self, at: Micros, runs: &[Run], numbers: &mut Numbers) -> Result<BatchVerdicts, Error> {
         let mut batch_verdicts = BatchVerdicts::new();
-        let mut batch = self.batch.iter();
+        let mut rest = self.batch;
         for run in runs {
+            let length = if let Run::Equal(times) = run { *times } else { 1 };
+            let (requests, later) = rest.split_at_checked(length).ok_or_else(bad_reply)?;
+            rest = later;
             match run {
-                Run::Equal(times) => {
-                    let reply = numbers.take_run(at, *times as u64)?;
-                    for i in 0..*times {
-                        let checks = batch.next().ok_or_else(bad_reply)?;
-                        batch_verdicts.push(run_verdicts(at, checks, reply, i as u64)?);
-                    }
-                }
+                Run::Equal(_) => decode_equal(at, requests.iter(), numbers, &mut batch_verdicts)?,
                 Run::One => {
-                    let checks = batch.next().ok_or_else(bad_reply)?;
-                    let verdicts =
-                        checks.as_slice().iter().map(|check| check_verdict(checks, check, numbers.take()?));
-                    batch_verdicts.push(Verdicts {
-                        at,
-                        source: Source::Store,
-                        verdicts: verdicts.collect::<Result<_, _>>()?,
-                    });
+                    for checks in requests {
+                        let verdict = |check| Ok(check_verdict(checks, check, numbers.take()?));
+                        let verdicts = checks.as_slice().iter().map(verdict).collect::<Result<_, Error>>()?;
+                        batch_verdicts.push(Verdicts { at, source: Source::Store, verdicts });
+                    }
                 }
             }
         }
@@ -240,16 +240,7 @@ impl<'a> Plan<'a> {
     ) -> Result<BatchVerdicts, Error> {
         let mut replies = Vec::with_capacity(lengths.len());
         for (length, window) in lengths {
-            let reply: [u64; 7] = if numbers.is_fully_granted() {
-                let [granted, used] = numbers.take()?;
-                [granted, used, 0, window.get(), at.get(), 0, 0]
-            } else {
-                numbers.take()?
-            };
-            if reply[0] > u64::from(*length) {
-                return Err(bad_reply());
-            }
-            replies.push(reply);
+            replies.push(take_run(numbers, at, u64::from(*length), *window)?);
         }
         let requests = self.batch.iter().zip(positions);
         requests
@@ -266,12 +257,13 @@ fn run_arguments(check: &Check, times: usize, names: &Names, expiry: Expiry) -> 
     if is_repeatable(check) && (kind == Kind::Packed || is_exact(check)) {
         parts.add_fast_path(kind);
     }
-    let (key, notes) = add_keys(&mut arguments, names, &check.key, kind.parts(false));
+    let keys = add_keys(&mut arguments, names, &check.key, kind.parts(false));
     let quota_tag = arguments.add_text(layout::quota_tag(&check.quota));
-    arguments.plan.reserve_exact(19 * size_of::<f64>());
-    arguments.add_numbers(&[1]);
-    arguments.add_numbers(&line_numbers(key, notes, kind, quota_tag, &check.quota, expiry));
-    arguments.add_numbers(&[1, times as u64, check.cost, 1, 0]);
+    arguments.plan.reserve_exact(Batch::SIZE + record::Line::SIZE + RUN_SIZE);
+    arguments.add(Batch { line_count: 1, warm_up_count: 0, request_count: 1 });
+    arguments.add(line_of(keys, kind, quota_tag, &check.quota, expiry));
+    let run = record::Run { times: times as u64, cost: check.cost, same_quota: false, line: 1 };
+    write_run(&mut arguments.plan, run);
     (arguments, parts)
 }
 
@@ -294,10 +286,26 @@ pub(in crate::store::redis) fn decode_run(
     reply: Value,
 ) -> Result<BatchVerdicts, Error> {
     let mut numbers = Numbers::new(reply)?;
-    let at = Micros::new(numbers.next()?);
-    let reply = numbers.take_run(at, times as u64)?;
+    let ReplyHead { at } = numbers.take()?;
+    let mut batch_verdicts = BatchVerdicts::new();
+    decode_equal(at, std::iter::repeat_n(checks, times), &mut numbers, &mut batch_verdicts)?;
     numbers.finish()?;
-    (0..times as u64).map(|i| run_verdicts(at, checks, reply, i)).collect()
+    Ok(batch_verdicts)
+}
+
+/// Decodes the reply to a run of equal requests.
+fn decode_equal<'c>(
+    at: Micros,
+    requests: impl ExactSizeIterator<Item = &'c Checks> + Clone,
+    numbers: &mut Numbers,
+    batch_verdicts: &mut BatchVerdicts,
+) -> Result<(), Error> {
+    let check = requests.clone().next().and_then(|checks| checks.as_slice().first()).ok_or_else(bad_reply)?;
+    let reply = take_run(numbers, at, requests.len() as u64, check.quota.window())?;
+    for (checks, i) in requests.zip(0..) {
+        batch_verdicts.push(run_verdicts(at, checks, reply, i)?);
+    }
+    Ok(())
 }
 
 /// Returns true for a window of single admissions in a sorted set.
@@ -313,10 +321,23 @@ pub(in crate::store::redis) fn first_batch(batch: &[Checks], size: usize) -> usi
     run.max(size).min(batch.len())
 }
 
-/// Numbers of a warm-up, for `lua/warm.lua`.
-fn warm_up_numbers(line: u64, key: u64, warm_up: &WarmUp) -> [u64; 6] {
-    let steps = u64::from(warm_up.shape() == RampShape::Steps);
-    [line, key, warm_up.start(), warm_up.over().get(), warm_up.idle_for().get(), steps]
+/// Length in bytes of a run in a plan.
+const RUN_SIZE: usize = RequestHead::SIZE + record::Run::SIZE;
+
+fn write_run(plan: &mut Vec<u8>, run: record::Run) {
+    RequestHead { form: RequestForm::Run }.write(plan);
+    run.write(plan);
+}
+
+fn warm_up_line(line: u64, key: u64, warm_up: &WarmUp) -> WarmUpLine {
+    WarmUpLine {
+        line,
+        key,
+        start: warm_up.start(),
+        over: warm_up.over(),
+        idle: warm_up.idle_for(),
+        steps: warm_up.shape() == RampShape::Steps,
+    }
 }
 
 /// Returns the only check of a request that a run can express: no id, no peek, no warm-up, and a cost that could fit.
@@ -349,20 +370,21 @@ fn add_request(
     checks: &Checks,
     lines: &Lines<'_>,
     arguments: &mut Arguments,
-    ops: &mut Arguments,
+    requests: &mut Vec<u8>,
     parts: &mut Parts,
 ) {
     if checks.id().is_some() {
         parts.add_notes();
     }
-    let has_id = u64::from(checks.id().is_some());
-    ops.add_numbers(&[0, u64::from(checks.is_peek()), checks.as_slice().len() as u64, has_id]);
+    RequestHead { form: RequestForm::Checks }.write(requests);
+    let (check_count, has_id) = (checks.as_slice().len() as u64, checks.id().is_some());
+    Request { is_peek: checks.is_peek(), check_count, has_id }.write(requests);
     for check in checks.as_slice() {
         let line = lines.get(&line_key(check)).copied().unwrap_or_default();
         let digits = match checks.id() {
             Some(id) => arguments.add_text(layout::id_digits(id, check.cost).to_string()),
             None => 0,
         };
-        ops.add_numbers(&[line, check.cost, u64::from(check.enforced), digits]);
+        RequestCheck { line, cost: check.cost, enforced: check.enforced, digits }.write(requests);
     }
 }

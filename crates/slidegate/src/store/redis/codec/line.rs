@@ -1,9 +1,10 @@
 //! Line of a plan: a key and the quota it is evaluated by.
 
+use super::record::Line;
 use crate::store::redis::Expiry;
 use crate::store::redis::layout::{self, KeyPart, Kind, Names};
 use crate::store::redis::script::Arguments;
-use crate::{Algorithm, Check, Count, Encoding, Key, Quota};
+use crate::{Algorithm, Check, Count, Encoding, Key, Micros, Quota};
 
 /// A key and how it is evaluated.
 pub(super) type LineKey<'a> = (&'a Key, Quota, Encoding);
@@ -23,32 +24,32 @@ pub(super) fn add_keys(
     (counted, notes.map_or(0, |notes| arguments.add_key(names.name(key, notes))))
 }
 
-pub(super) fn line_numbers(
-    key: u64,
-    notes: u64,
+pub(super) fn line_of(
+    (key, notes): (u64, u64),
     kind: Kind,
     quota_tag: u64,
     quota: &Quota,
     expiry: Expiry,
-) -> [u64; 13] {
-    let (extra, per) = match quota.algorithm() {
-        Algorithm::TimeSlice { .. } => (quota.grain().get(), 0),
-        Algorithm::TokenBucket { .. } => quota.rate(),
-        _ => (0, 0),
+) -> Line {
+    let (slice, (rate, per)) = match quota.algorithm() {
+        Algorithm::TimeSlice { .. } => (quota.grain(), (0, 0)),
+        Algorithm::TokenBucket { .. } => (Micros::ZERO, quota.rate()),
+        _ => (Micros::ZERO, (0, 0)),
     };
-    [
+    Line {
         key,
         notes,
-        kind as u64,
+        kind: kind as u64,
         quota_tag,
-        u64::from(quota.count() == Count::Attempts),
-        extra,
+        attempts: quota.count() == Count::Attempts,
+        slice,
+        rate,
         per,
-        quota.horizon().get(),
-        quota.window().get(),
-        quota.capacity(),
-        expiry.period(quota).get(),
-        expiry.ttl(quota).get(),
-        layout::modulus(quota),
-    ]
+        horizon: quota.horizon(),
+        window: quota.window(),
+        capacity: quota.capacity(),
+        period: expiry.period(quota),
+        ttl: expiry.ttl(quota),
+        modulus: layout::modulus(quota),
+    }
 }

@@ -1,7 +1,11 @@
 //! Wire format of the scripts: encodes requests as arguments, and decodes replies to verdicts.
+//!
+//! [`record`] declares what goes to a script and comes back. [`lua`] puts the same declarations into the Lua parts.
 
 mod admit;
 mod line;
+pub(super) mod lua;
+pub(super) mod record;
 pub(crate) mod reply;
 mod restore;
 mod settle;

@@ -2,7 +2,8 @@
 
 use redis::Value;
 
-use super::line::{add_keys, line_numbers};
+use super::line::{add_keys, line_of};
+use super::record::{EntryCount, ReplyHead, RestoreEntry, RestoreHead, RestoredReply};
 use super::reply::Numbers;
 use crate::store::redis::Expiry;
 use crate::store::redis::layout::{self, Kind, Names};
@@ -23,16 +24,17 @@ pub(in crate::store::redis) fn restore_plan(
     let run = arguments.add_text(writer.run_id.chars().take(8).collect());
     let batch_id = arguments.add_text(batch_id(writer, lines));
     let Writer { lost, since, nodes, .. } = writer;
-    arguments.add_numbers(&[node, run, batch_id, u64::from(lost), since.get(), nodes, lines.len() as u64]);
+    let line_count = lines.len() as u64;
+    arguments.add(RestoreHead { node, run, batch: batch_id, lost, since, nodes, line_count });
     for RestoreLine { key, quota, encoding, entries } in lines {
         let check = Check { encoding: *encoding, ..Check::new(key.clone(), *quota, 0) };
         let kind = Kind::of(&check);
-        let (key, notes) = add_keys(&mut arguments, names, &check.key, kind.parts(true));
+        let keys = add_keys(&mut arguments, names, &check.key, kind.parts(true));
         let quota_tag = arguments.add_text(layout::quota_tag(quota));
-        arguments.add_numbers(&line_numbers(key, notes, kind, quota_tag, quota, expiry));
-        arguments.add_numbers(&[entries.len() as u64]);
-        for (at, cost, admitted) in entries {
-            arguments.add_numbers(&[at.get(), *cost, u64::from(*admitted)]);
+        arguments.add(line_of(keys, kind, quota_tag, quota, expiry));
+        arguments.add(EntryCount { entry_count: entries.len() as u64 });
+        for &(at, cost, admitted) in entries {
+            arguments.add(RestoreEntry { at, cost, admitted });
         }
     }
     arguments
@@ -55,10 +57,10 @@ pub(in crate::store::redis) fn decode_restored(
     expected: usize,
 ) -> Result<Vec<Restored>, Error> {
     let mut numbers = Numbers::new(reply)?;
-    numbers.next()?;
+    let ReplyHead { .. } = numbers.take()?;
     let mut restored = Vec::with_capacity(expected);
     for _ in 0..expected {
-        let [added, used] = numbers.take()?;
+        let RestoredReply { added, used } = numbers.take()?;
         restored.push(Restored { added, used });
     }
     numbers.finish()?;

@@ -2,14 +2,12 @@
 
 use redis::Value;
 
+use super::record::{ExpirySettings, ReplyHead, SettleHead, SettledCode, SettledReply, SettlementLine};
 use super::reply::Numbers;
+use crate::store::redis::Expiry;
 use crate::store::redis::layout::Names;
 use crate::store::redis::script::Arguments;
-use crate::store::redis::{Expiry, bad_reply};
-use crate::{Correction, Error, Micros, Settled, Settlement};
-
-/// Stands for a cost in `lua/settle.lua` and means extend; no cost is as large.
-const EXTEND: u64 = 1 << 52;
+use crate::{Correction, Entry, Error, Micros, Settled, Settlement};
 
 /// Arguments of the script that settles.
 pub(in crate::store::redis) fn settlement_plan(
@@ -19,17 +17,18 @@ pub(in crate::store::redis) fn settlement_plan(
 ) -> Arguments {
     let mut arguments = Arguments::default();
     let channel = arguments.add_text(names.freed_channel());
-    arguments.add_numbers(&[expiry.min.get(), expiry.buffer.get(), channel, settlements.len() as u64]);
-    for Settlement { key, entry, correction } in settlements {
-        let keys = names.counted(key).map(|name| arguments.add_key(name));
-        let seq = arguments.add_text(entry.seq.to_string());
-        arguments.add_numbers(&keys);
-        let name = arguments.add_text(key.as_str().to_owned());
-        let permits = match correction {
-            Correction::Cost(permits) => *permits,
-            Correction::Extend => EXTEND,
+    arguments.add(ExpirySettings { min_expire: expiry.min, buffer: expiry.buffer });
+    arguments.add(SettleHead { channel, settlement_count: settlements.len() as u64 });
+    for settlement in settlements {
+        let [key, notes, log, log_notes] = names.counted(&settlement.key).map(|name| arguments.add_key(name));
+        let Entry { at, seq, cost: from } = settlement.entry;
+        let (to, extends) = match settlement.correction {
+            Correction::Cost(permits) => (permits, false),
+            Correction::Extend => (from, true),
         };
-        arguments.add_numbers(&[entry.at.get(), entry.cost, permits, seq, name]);
+        let seq = arguments.add_text(seq.to_string());
+        let name = arguments.add_text(settlement.key.as_str().to_owned());
+        arguments.add(SettlementLine { key, notes, log, log_notes, at, from, to, extends, seq, name });
     }
     arguments
 }
@@ -40,15 +39,15 @@ pub(in crate::store::redis) fn decode_settled(
     expected: usize,
 ) -> Result<(Micros, Vec<Option<Settled>>), Error> {
     let mut numbers = Numbers::new(reply)?;
-    let at = Micros::new(numbers.next()?);
+    let ReplyHead { at } = numbers.take()?;
     let mut settled = Vec::with_capacity(expected);
     for _ in 0..expected {
-        settled.push(match numbers.next()? {
-            0 => Some(Settled::Done),
-            1 => Some(Settled::Already),
-            2 => Some(Settled::Gone),
-            3 => None,
-            _ => return Err(bad_reply()),
+        let SettledReply { outcome } = numbers.take()?;
+        settled.push(match outcome {
+            SettledCode::Done => Some(Settled::Done),
+            SettledCode::Already => Some(Settled::Already),
+            SettledCode::Gone => Some(Settled::Gone),
+            SettledCode::Unfinished => None,
         });
     }
     numbers.finish()?;
