@@ -4,6 +4,8 @@ use std::sync::OnceLock;
 
 use redis::{Cmd, Script};
 
+use super::codec::lua;
+use super::codec::record::{ExpirySettings, Record};
 use super::layout::{Kind, Names};
 use super::options::Expiry;
 use crate::Key;
@@ -89,7 +91,7 @@ impl Parts {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Arguments {
     pub(super) keys: Vec<String>,
-    /// Numbers for the script, as little-endian doubles: the first of ARGV.
+    /// Records for the script: the first of ARGV.
     pub(super) plan: Vec<u8>,
     pub(super) texts: Vec<String>,
 }
@@ -98,7 +100,7 @@ impl Arguments {
     /// All keys in Redis that may hold data of `key`, and the expiry settings: for `lua/load_any.lua`.
     pub(super) fn for_key(key: &Key, names: &Names, expiry: Expiry) -> Self {
         let mut arguments = Arguments { keys: names.counted(key).into(), ..Arguments::default() };
-        arguments.add_numbers(&[expiry.min.get(), expiry.buffer.get()]);
+        arguments.add(ExpirySettings { min_expire: expiry.min, buffer: expiry.buffer });
         arguments
     }
 
@@ -114,11 +116,9 @@ impl Arguments {
         self.texts.len() as u64 + 1
     }
 
-    /// Appends numbers to the plan. Every number is below 2^53, so the conversion to doubles is exact.
-    pub(super) fn add_numbers(&mut self, numbers: &[u64]) {
-        for &number in numbers {
-            self.plan.extend_from_slice(&(number as f64).to_le_bytes());
-        }
+    /// Appends a record to the plan.
+    pub(super) fn add(&mut self, record: impl Record) {
+        record.write(&mut self.plan);
     }
 }
 
@@ -148,7 +148,9 @@ enum OomPolicy {
 }
 
 impl PreparedScript {
-    fn new(text: String, oom_policy: OomPolicy) -> Self {
+    fn new(parts: &str, oom_policy: OomPolicy) -> Self {
+        // A test expands every part, so this does not fail.
+        let text = lua::expand(parts).unwrap_or_else(|error| format!("error({error:?})"));
         let (with_shebang, without_shebang) =
             (Script::new(&oom_policy.with_shebang(&text)), Script::new(&oom_policy.without_shebang(&text)));
         PreparedScript { with_shebang, without_shebang, text, oom_policy }
@@ -194,27 +196,27 @@ impl Default for Scripts {
 impl Scripts {
     pub(super) fn admit(&self, parts: Parts) -> &PreparedScript {
         self.admit[usize::from(parts.0)]
-            .get_or_init(|| PreparedScript::new(parts.text() + ADMIT, OomPolicy::Deny))
+            .get_or_init(|| PreparedScript::new(&(parts.text() + ADMIT), OomPolicy::Deny))
     }
 
     pub(super) fn settle(&self) -> &PreparedScript {
         self.settle
-            .get_or_init(|| PreparedScript::new(Parts::ALL.text() + QUOTA_TAG + SETTLE, OomPolicy::Deny))
+            .get_or_init(|| PreparedScript::new(&(Parts::ALL.text() + QUOTA_TAG + SETTLE), OomPolicy::Deny))
     }
 
     pub(super) fn restore(&self) -> &PreparedScript {
-        self.restore.get_or_init(|| PreparedScript::new(Parts::ALL.text() + RESTORE, OomPolicy::Deny))
+        self.restore.get_or_init(|| PreparedScript::new(&(Parts::ALL.text() + RESTORE), OomPolicy::Deny))
     }
 
     pub(super) fn audit(&self) -> &PreparedScript {
         self.audit.get_or_init(|| {
-            PreparedScript::new(Parts::ALL.text() + QUOTA_TAG + LOAD_ANY + AUDIT, OomPolicy::Allow)
+            PreparedScript::new(&(Parts::ALL.text() + QUOTA_TAG + LOAD_ANY + AUDIT), OomPolicy::Allow)
         })
     }
 
     pub(super) fn gc(&self) -> &PreparedScript {
         self.gc.get_or_init(|| {
-            PreparedScript::new(Parts::ALL.text() + QUOTA_TAG + LOAD_ANY + GC, OomPolicy::Allow)
+            PreparedScript::new(&(Parts::ALL.text() + QUOTA_TAG + LOAD_ANY + GC), OomPolicy::Allow)
         })
     }
 }
@@ -242,4 +244,34 @@ fn command(name: &str, script: &str, arguments: &Arguments) -> Cmd {
         command.arg(text);
     }
     command
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_part_uses_declared_records() {
+        for part in [
+            PRELUDE,
+            FAST_ZSET,
+            FAST_PACKED,
+            COMMON,
+            NOTES,
+            ZSET,
+            PACKED,
+            COUNTERS,
+            WARM,
+            ADMIT,
+            SETTLE,
+            RESTORE,
+            QUOTA_TAG,
+            LOAD_ANY,
+            AUDIT,
+            GC,
+        ] {
+            let expanded = lua::expand(part);
+            assert!(expanded.is_ok(), "{expanded:?}");
+        }
+    }
 }

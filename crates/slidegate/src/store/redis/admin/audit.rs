@@ -1,10 +1,13 @@
 //! Audit of a key, which counts it again from its entries: see `lua/audit.lua`.
 
+use crate::store::redis::codec::record::{
+    AuditForm, AuditHead, AuditReply, AuditReplyHead, ForeignReply, ReplyHead,
+};
 use crate::store::redis::codec::reply::Numbers;
 use crate::store::redis::epoch::Purpose;
 use crate::store::redis::script::Arguments;
 use crate::store::redis::server::Call;
-use crate::store::redis::{Inner, RedisStore, bad_reply};
+use crate::store::redis::{Inner, RedisStore};
 use crate::{Audit, Discrepancy, Error, Key, Micros};
 
 /// Most entries of a key that is audited: a larger key would block Redis for too long.
@@ -25,11 +28,11 @@ impl RedisStore {
     pub async fn audit(&self, key: &Key, limit: Option<u64>, repair: bool) -> Result<Option<Audit>, Error> {
         let Inner { topology, names, expiry, scripts, .. } = &*self.inner;
         let mut arguments = Arguments::for_key(key, names, *expiry);
-        arguments.add_numbers(&[u64::from(repair), MAX_AUDITED]);
+        arguments.add(AuditHead { repair, most: MAX_AUDITED });
         let call = Call::Script(scripts.audit(), &arguments);
         let reply = topology.call(topology.shard_of(key, names), Purpose::Maintain, call).await?;
         let mut numbers = Numbers::new(reply)?;
-        let at = Micros::new(numbers.next()?);
+        let ReplyHead { at } = numbers.take()?;
         let (count, log) = (decode_part(&mut numbers, at, limit)?, decode_part(&mut numbers, at, limit)?);
         numbers.finish()?;
         Ok(merge(count, log))
@@ -38,48 +41,45 @@ impl RedisStore {
 
 /// Decodes the reply for the count, or for the log.
 fn decode_part(numbers: &mut Numbers, at: Micros, limit: Option<u64>) -> Result<Option<Audit>, Error> {
-    let readable = match numbers.next()? {
-        0 => return Ok(None),
-        1 => true,
-        2 => false,
-        _ => return Err(bad_reply()),
+    let AuditReplyHead { form } = numbers.take()?;
+    let expires_after = |expires: Micros| Some(expires).filter(|expires| *expires > Micros::ZERO);
+    let reply: AuditReply = match form {
+        AuditForm::Missing => return Ok(None),
+        AuditForm::Foreign => {
+            let ForeignReply { expires } = numbers.take()?;
+            return Ok(Some(Audit {
+                at,
+                counted: 0,
+                stored: 0,
+                expires_after: expires_after(expires),
+                discrepancies: vec![Discrepancy::Unreadable],
+                repaired: false,
+            }));
+        }
+        AuditForm::Counted => numbers.take()?,
     };
-    let expires_after = Some(numbers.next()?).filter(|left| *left > 0).map(Micros::new);
-    if !readable {
-        let discrepancies = vec![Discrepancy::Unreadable];
-        return Ok(Some(Audit { at, counted: 0, stored: 0, expires_after, discrepancies, repaired: false }));
-    }
-    let [at, counted, stored, total, costs] = numbers.take()?;
-    let [newest, oldest] = [numbers.take()?, numbers.take()?].map(|[stored, counted]: [u64; 2]| {
-        let instants = (Micros::new(stored), Micros::new(counted));
-        (stored != counted).then_some(instants)
-    });
-    let [needed, repaired] = numbers.take()?;
-    let needed = Micros::new(needed);
+    let AuditReply { counted, stored, needed, .. } = reply;
+    let expires_after = expires_after(reply.expires);
     let expiry = match expires_after {
         None => Some(Discrepancy::NoExpiry),
         Some(expires_after) => {
             (expires_after < needed).then_some(Discrepancy::ShortExpiry { expires_after, needed })
         }
     };
+    let differ = |stored, counted| (stored != counted).then_some((stored, counted));
+    let newest = differ(reply.newest_stored, reply.newest_counted);
+    let oldest = differ(reply.oldest_stored, reply.oldest_counted);
     let over = limit.filter(|limit| counted > *limit);
     let found = [
-        (total == 1).then_some(Discrepancy::Total { stored, counted }),
+        reply.total_is_wrong.then_some(Discrepancy::Total { stored, counted }),
         newest.map(|(stored, counted)| Discrepancy::Newest { stored, counted }),
         oldest.map(|(stored, counted)| Discrepancy::Oldest { stored, counted }),
-        (costs == 1).then_some(Discrepancy::Costs),
+        reply.costs_are_wrong.then_some(Discrepancy::Costs),
         expiry,
         over.map(|limit| Discrepancy::OverLimit { counted, limit }),
     ];
     let discrepancies = found.into_iter().flatten().collect();
-    Ok(Some(Audit {
-        at: Micros::new(at),
-        counted,
-        stored,
-        expires_after,
-        discrepancies,
-        repaired: repaired == 1,
-    }))
+    Ok(Some(Audit { at: reply.at, counted, stored, expires_after, discrepancies, repaired: reply.repaired }))
 }
 
 /// Merges the results for both encodings: if a rule changed its encoding, both may be stored.

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use futures_util::stream::{self, StreamExt};
 
+use crate::store::redis::codec::record::{GcHead, GcReply, GcRest};
 use crate::store::redis::codec::reply::Numbers;
 use crate::store::redis::epoch::Purpose;
 use crate::store::redis::script::Arguments;
@@ -54,38 +55,38 @@ impl RedisStore {
         let steps = keys.into_iter().map(|(key, parts)| self.inner.collect_key(key, parts));
         let mut steps = stream::iter(steps).buffer_unordered(MAX_CONCURRENT);
         while let Some(step) = steps.next().await {
-            let [trimmed, dropped, expiries, freed, foreign] = step?;
-            report.trimmed += trimmed;
-            report.dropped += dropped;
-            report.expiries += expiries;
-            report.freed_bytes += freed;
-            report.foreign += foreign;
+            for reply in step? {
+                report.trimmed += reply.trimmed;
+                report.dropped += reply.dropped;
+                report.expiries += reply.expiries;
+                report.freed_bytes += reply.freed;
+                report.foreign += reply.foreign;
+            }
         }
         Ok(report)
     }
 }
 
 impl Inner {
-    /// Collects one key. A call trims a bounded number of entries, so a large key takes several.
-    async fn collect_key(&self, key: Key, parts: u64) -> Result<[u64; 5], Error> {
+    /// Collects one key. A call trims a bounded number of entries, so a large key takes several. `reported` are the
+    /// parts to report if they are foreign.
+    async fn collect_key(&self, key: Key, mut reported: u64) -> Result<Vec<GcReply>, Error> {
         let shard = self.topology.shard_of(&key, &self.names);
-        let mut sum = [0; 5];
-        let mut parts = parts;
+        let mut replies = Vec::new();
         loop {
             let mut arguments = Arguments::for_key(&key, &self.names, self.expiry);
-            arguments.add_numbers(&[parts]);
+            arguments.add(GcHead { reported });
             let call = Call::Script(self.scripts.gc(), &arguments);
             let mut numbers = Numbers::new(self.topology.call(shard, Purpose::Maintain, call).await?)?;
-            let counts: [u64; 5] = numbers.take()?;
-            let more = numbers.next()?;
+            let reply: GcReply = numbers.take()?;
             numbers.finish()?;
-            sum.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
-            if more == 0 || counts[0] == 0 {
-                return Ok(sum);
+            replies.push(reply);
+            if reply.rest == GcRest::Done || reply.trimmed == 0 {
+                return Ok(replies);
             }
-            if more == 1 {
+            if reply.rest == GcRest::Entries {
                 // Foreign keys are counted once.
-                parts = 0;
+                reported = 0;
             }
         }
     }

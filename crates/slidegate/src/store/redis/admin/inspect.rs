@@ -4,6 +4,8 @@ use futures_util::future::join_all;
 use redis::{Cmd, FromRedisValue, Pipeline};
 
 use crate::algorithm::{SnapshotCounts, StateSnapshot};
+use crate::store::redis::codec::record::{LogCounts, LogShape, Record};
+use crate::store::redis::codec::reply::Numbers;
 use crate::store::redis::epoch::Purpose;
 use crate::store::redis::error_map::CLUSTER;
 use crate::store::redis::layout::{KeyPart, Names};
@@ -20,8 +22,7 @@ type Members = Vec<(String, f64)>;
 /// Members that one command reads.
 const PAGE: usize = 10_000;
 
-/// Length in bytes of a packed log's header, records in its two buffers, and the mark it starts with.
-const HEADER: usize = 108;
+/// Records in each of a packed log's two buffers, and the mark it starts with.
 const BUFFER: usize = 16;
 const MARK: &[u8] = b"sgp1";
 
@@ -267,13 +268,14 @@ fn inspection(snapshot: ZsetSnapshot, now: u64) -> Option<Inspection> {
 
 /// Parses a packed log; none if it is foreign.
 fn read_log(log: &[u8]) -> Option<ZsetSnapshot> {
-    let (header, slots) = log.split_at_checked(HEADER)?;
-    let fields = header.strip_prefix(MARK)?.as_chunks::<8>().0;
-    let field = |i: usize| fields.get(i).map(|bytes| f64::from_le_bytes(*bytes) as usize);
-    let [width, room, head, size] = [field(0)?, field(1)?, field(2)?, field(3)?];
-    let [window, used, newest, last] = [field(4)?, field(6)?, field(7)?, field(8)?].map(|n| n as u64);
-    let [to, from, recent] = [field(5)?, field(11)?, field(12)?];
-    let quota = Quota::new(crate::MAX_LIMIT, Micros::new(window).into()).ok()?;
+    let (header, slots) = log.strip_prefix(MARK)?.split_at_checked(LogShape::SIZE + LogCounts::SIZE)?;
+    let mut header = Numbers::from(header.to_vec());
+    let shape: LogShape = header.take().ok()?;
+    let counts: LogCounts = header.take().ok()?;
+    let quota = Quota::new(crate::MAX_LIMIT, shape.log_window.into()).ok()?;
+    let [width, room, head, size] = [shape.width, shape.room, shape.head, shape.size].map(|n| n as usize);
+    let [to, from, recent] = [shape.to, counts.from, counts.recent].map(|n| n as usize);
+    let [newest, last] = [counts.newest, counts.last].map(Micros::get);
     // Record indexes after the header: front, ring, recent.
     let front = (from..to).map(|i| BUFFER + i);
     if width > 16 || room.max(head).max(size).max(to).max(recent) > slots.len() {
@@ -288,5 +290,5 @@ fn read_log(log: &[u8]) -> Option<ZsetSnapshot> {
         let at = last.saturating_sub(last.wrapping_sub(number(time)) & ((1 << 48) - 1));
         entries.push(ZsetEntry { at, cost: number(cost), count: 1, name: String::new() });
     }
-    Some(ZsetSnapshot { used, newest, last, entries, ..ZsetSnapshot::new(quota) })
+    Some(ZsetSnapshot { used: counts.used, newest, last, entries, ..ZsetSnapshot::new(quota) })
 }

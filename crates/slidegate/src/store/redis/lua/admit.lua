@@ -1,31 +1,17 @@
 
 -- Evaluates a batch of requests, in order, at one instant. Each key is read once and written once.
 --
--- plan   number of lines; for each line: key, notes, kind, quota tag, attempts, slice | rate, per, horizon, window,
---        capacity, period, ttl, modulus. A line is a key and the quota it is evaluated by; notes is 0 if the notes are
---        not in a separate key, or not needed. If any limit warms up, the plan of warm.lua follows.
---        number of requests; each is either a run: times, cost, line, and whether its quota is that of the run before, if
---        each run has a line of its own (that many equal requests of one check)
---        or 0, peek, checks, whether it has an id, and for each check: line, cost, enforced, digits of the id (index in
---        ARGV)
--- reply  for a run: granted, used, retry after, reset after, recorded under, first number, bound
---        for a check: outcome, used, retry after, reset after, recorded under, number, bound
---        (outcome: 0 charged, 1 fits, 2 denied, 3 impossible; bound: 0 if retry after is exact, 1 if it is a lower bound)
+-- plan   `Batch`; each `Line`; each `WarmUpLine` (see warm.lua); for each request `RequestHead`, and then `Run`, or
+--        `Request` and each `RequestCheck`
+-- reply  for a run `RunHead`, and then `RunReply` or `GrantedRun`; for each check of another request `CheckReply`
 --        or the integer 1: nothing was decided, because more entries have expired than one call may sum up (see
 --        prelude.lua)
 
 local lines, states = {}, {}
-for i = 1, take('<d') do
-  local key, notes, kind, quota_tag, attempts, a, per, horizon, window, capacity, period, ttl, modulus =
-    take('<ddddddddddddd')
-  lines[i] = {
-    key = key, notes = notes, kind = kind, quota_tag = ARGV[quota_tag], window = window, capacity = capacity,
-    attempts = attempts == 1, slice = a, rate = a, per = per, horizon = horizon, period = period, ttl = ttl,
-    modulus = modulus,
-  }
-end
+local line_count, warm_up_count, request_count = Batch.take()
+for i = 1, line_count do lines[i] = take_line() end
 
-if warm then warm.read(lines) end
+if warm then warm.read(lines, warm_up_count) end
 
 -- Returns the state of a line's key. Another algorithm or window for the same key starts the count anew.
 local function state(line)
@@ -65,12 +51,11 @@ if unfinished then return 1 end
 -- Keys that were loaded only as a check are loaded again.
 if reload then trims = TRIMS end
 
-local reply = { struct.pack('<d', now) }
+local reply = { ReplyHead.pack({ at = now }) }
 
-local function answer(outcome, s, retry, reset, date, ordinal, bound)
-  -- Attempts that later calls must still forget do not count.
-  local used = s.most and s.used > s.most and s.most or s.used
-  reply[#reply + 1] = struct.pack('<ddddddd', outcome, used, retry, reset, date, ordinal, bound and 1 or 0)
+-- Returns the permits in use. Attempts that later calls must still forget do not count.
+local function used_of(s)
+  return s.most and s.used > s.most and s.most or s.used
 end
 
 -- Counts `cost`, `times` over; of attempts only the newest that fit are kept.
@@ -93,63 +78,73 @@ local function run(times, line, cost)
     if line.attempts then record(kind, s, line, cost, times - granted) end
     retry, bound = kind.wait(s, line, cost)
   end
-  answer(granted, s, retry, kind.reset(s, line), date, ordinal, bound)
+  reply[#reply + 1] = RunHead.RunReply.pack({
+    form = RunForm.Full, granted = granted, used = used_of(s), retry_after = retry, reset_after = kind.reset(s, line),
+    recorded_at = date, first_seq = ordinal, lower_bound = bound and 1 or 0,
+  })
 end
 
-local function evaluate(peek, checks, named)
+local function evaluate()
+  local is_peek, check_count, has_id = Request.take()
   local all, denier = {}, nil
-  for i = 1, checks do
-    local number, cost, enforced, digits = take('<dddd')
-    local line = lines[number]
+  for i = 1, check_count do
+    local check = RequestCheck.take_table()
+    local line, cost = lines[check.line], check.cost
     local s = state(line)
-    local check = { line = line, cost = cost, state = s }
-    if named > 0 then
-      check.digits = ARGV[digits]
+    check.line, check.state = line, s
+    if has_id == 1 then
+      check.digits = ARGV[check.digits]
       check.id = 'id:' .. check.digits
     end
     if line.climb then warm.set_limit(line, s) end
     if cost > (line.full or line.capacity) then
-      check.outcome = 3
+      check.outcome = OutcomeCode.Impossible
     else
       if check.id then check.at, check.k = find_admission(s, line, check.id, check.digits) end
-      if not check.at then check.outcome = (s.used + cost <= line.capacity or line.climb and s.used == 0) and 1 or 2 end
+      if not check.at then
+        local fits = s.used + cost <= line.capacity or line.climb and s.used == 0
+        check.outcome = fits and OutcomeCode.Fits or OutcomeCode.Denied
+      end
     end
-    if enforced == 1 and (check.outcome or 0) >= 2 and not denier then denier = i end
+    local denies = check.outcome == OutcomeCode.Denied or check.outcome == OutcomeCode.Impossible
+    if check.enforced == 1 and denies and not denier then denier = i end
     all[i] = check
   end
-  for i = 1, checks do
+  for i = 1, check_count do
     local check = all[i]
     local line, cost, s, outcome = check.line, check.cost, check.state, check.outcome
     local kind = kinds[line.kind]
     local date, ordinal = check.at or 0, check.k or 0
-    local admitted = peek == 0 and not denier
-    local counted = cost > 0 and (admitted or peek == 0 and line.attempts and denier and i <= denier)
+    local admitted = is_peek == 0 and not denier
+    local counted = cost > 0 and (admitted or is_peek == 0 and line.attempts and denier and i <= denier)
     if not outcome then
-      outcome = 0
-    elseif outcome == 1 and counted then
+      outcome = OutcomeCode.Charged
+    elseif outcome == OutcomeCode.Fits and counted then
       date, ordinal = record(kind, s, line, cost, 1)
       if admitted then
-        outcome = 0
+        outcome = OutcomeCode.Charged
         if line.climb then warm.admitted(line, s) end
         if check.id then ordinal = remember(s, check.id, date) end
       end
-    elseif outcome == 2 and counted and line.attempts then
+    elseif outcome == OutcomeCode.Denied and counted and line.attempts then
       record(kind, s, line, cost, 1)
     end
-    local retry, bound = outcome == 3 and line.horizon or 0, nil
-    if outcome == 1 or outcome == 2 then retry, bound = wait(kind, s, line, cost) end
-    answer(outcome, s, retry, kind.reset(s, line), date, ordinal, bound)
+    local retry, bound = outcome == OutcomeCode.Impossible and line.horizon or 0, nil
+    if outcome == OutcomeCode.Fits or outcome == OutcomeCode.Denied then retry, bound = wait(kind, s, line, cost) end
+    reply[#reply + 1] = CheckReply.pack({
+      outcome = outcome, used = used_of(s), retry_after = retry, reset_after = kind.reset(s, line), recorded_at = date,
+      seq = ordinal, lower_bound = bound and 1 or 0,
+    })
   end
 end
 
-for i = 1, take('<d') do
-  local times, a, b, c = take('<dddd')
-  if early_replies[i] then
-    reply[#reply + 1] = early_replies[i]
-  elseif times > 0 then
-    run(times, lines[b], a)
+for i = 1, request_count do
+  local form = RequestHead.take()
+  if form == RequestForm.Run then
+    local times, cost, line = Run.take()
+    if early_replies[i] then reply[#reply + 1] = early_replies[i] else run(times, lines[line], cost) end
   else
-    evaluate(a, b, c)
+    evaluate()
   end
 end
 
@@ -165,7 +160,7 @@ for _, cached in pairs(states) do kinds[cached.line.kind].save(cached.state, cac
 if warm then
   warm.save()
   for i = 1, #lines do
-    if lines[i].climb then reply[#reply + 1] = struct.pack('<d', lines[i].capacity) end
+    if lines[i].climb then reply[#reply + 1] = WarmLimit.pack({ limit = lines[i].capacity }) end
   end
 end
 return table.concat(reply)

@@ -1,18 +1,13 @@
 
 -- Counts a key again from its entries, and compares the result with its header, which decisions rely on.
 --
--- plan   whether to repair, and the largest number of entries to look at
--- reply  the instant; then for the count and for the log:
---        0 if it is missing or too large
---        2 if it is foreign, and the time until it expires
---        1, the time until it expires, the instant, permits counted, permits stored, whether the total is wrong, whether
---        the uniform cost is wrong, the newest entry as stored and as counted, the oldest likewise, how long the key must
---        be kept, and whether it was repaired
+-- plan   `AuditHead`
+-- reply  for the count and for the log: `AuditReplyHead`, and then `AuditReply`, `ForeignReply` or nothing
 --
 -- Invariant: nothing may be decided between the check and the repair, which is why a script does both. Permits that
 -- only expired since the last decision are not a discrepancy.
 
-local repair, most = take('<dd')
+local repair, most = AuditHead.take()
 repair = repair == 1
 
 -- Returns a number that the reply can hold: a wrong header may contain any number.
@@ -126,10 +121,10 @@ end
 
 local function audit(key, expected)
   local kind = type_of(key)
-  if kind == 'none' then return struct.pack('<d', 0) end
+  if kind == 'none' then return AuditReplyHead.pack({ form = AuditForm.Missing }) end
   local large = kind == 'zset' and call('ZCOUNT', key, '-inf', '+inf') > most
     or kind == 'string' and #call('GETRANGE', key, format('%d', 8 * most), format('%d', 8 * most)) > 0
-  if large then return struct.pack('<d', 0) end
+  if large then return AuditReplyHead.pack({ form = AuditForm.Missing }) end
   local line, h, a
   if kind == expected then
     if expected == 'string' then line = read_log() else line, h = read_header() end
@@ -141,16 +136,19 @@ local function audit(key, expected)
   local later = call('TIME')
   later = later[1] * 1000000 + later[2]
   local expires = left < 0 and 0 or math.max(plain(left * 1000), 1)
-  if not a then return struct.pack('<dd', 2, expires) end
+  if not a then return AuditReplyHead.ForeignReply.pack({ form = AuditForm.Foreign, expires = expires }) end
   local needed = math.max(0, a.leaves - later)
   local wrong = a.total or a.costs or a.newest[1] ~= a.newest[2] or a.oldest[1] ~= a.oldest[2]
   local short = expires == 0 or expires < needed
   -- The expiry first: gc.lua explains the order.
   if repair and (wrong or short) then call('PEXPIREAT', key, expiry_of(a.state, line)) end
   if repair and wrong then a.apply_repair() end
-  return struct.pack('<ddddddddddddd', 1, expires, plain(a.state.at), plain(a.counted), plain(a.stored), flag(a.total),
-    flag(a.costs), plain(a.newest[1]), plain(a.newest[2]), plain(a.oldest[1]), plain(a.oldest[2]), plain(needed),
-    flag(repair and (wrong or short)))
+  return AuditReplyHead.AuditReply.pack({
+    form = AuditForm.Counted, expires = expires, at = plain(a.state.at), counted = plain(a.counted),
+    stored = plain(a.stored), total_is_wrong = flag(a.total), costs_are_wrong = flag(a.costs),
+    newest_stored = plain(a.newest[1]), newest_counted = plain(a.newest[2]), oldest_stored = plain(a.oldest[1]),
+    oldest_counted = plain(a.oldest[2]), needed = plain(needed), repaired = flag(repair and (wrong or short)),
+  })
 end
 
-return struct.pack('<d', now) .. audit(KEYS[1], 'zset') .. audit(KEYS[3], 'string')
+return ReplyHead.pack({ at = now }) .. audit(KEYS[1], 'zset') .. audit(KEYS[3], 'string')

@@ -3,14 +3,11 @@ local fmod = math.fmod
 
 local MAX_TOTAL = 2251799813685247
 
--- The plan, and the offset of its next unread byte.
-local plan, position = ARGV[1], 1
-
--- Reads the next numbers of the plan; `fields` is `<` and one `d` for each, 13 at most.
-local function take(fields)
-  local a, b, c, d, e, f, g, h, i, j, k, l, m = struct.unpack(fields, plan, position)
-  position = position + 8 * (#fields - 1)
-  return a, b, c, d, e, f, g, h, i, j, k, l, m
+-- Reads the next line of the plan: a key and the quota it is evaluated by.
+local function take_line()
+  local line = Line.take_table()
+  line.quota_tag, line.attempts = ARGV[line.quota_tag], line.attempts == 1
+  return line
 end
 
 -- Returns the modulus of the instants in member names. The names are short, and unique for twice as long as an entry

@@ -3,19 +3,17 @@
 -- moves forward, in a log that need not grow. If the fast path cannot answer, it leaves the requests to the rest of
 -- the script and has then written nothing. packed.lua explains the stored layout.
 --
--- reply  if all requests are granted: the instant, granted, used, reset after (one window)
---        otherwise: the instant and the seven numbers of admit.lua
+-- reply  as in fast_zset.lua
 
 do
   local key = KEYS[1]
-  local window, capacity, period, ttl, _, _, times, cost =
-    struct.unpack('<dddddddd', ARGV[1], 73)
+  local window, capacity, period, ttl, times, cost = Batch.Line.RequestHead.Run.at(plan, 0)
   local raw = call('GETRANGE', key, '0', '363')
   if #raw == 364 and times * cost <= 65535 then
     -- The width and the window are enough here to tell a log from foreign data.
-    local width, room, head, size, counted, to, used, newest, last, oldest, next_ordinal, from, recent =
-      struct.unpack('<ddddddddddddd', raw, 5)
-    local cut, supported = now - window, width == 8 and counted == window and last < now
+    local width, room, head, size, log_window, to, used, newest, last, oldest, next_ordinal, from, recent =
+      LogShape.LogCounts.at(raw, 4)
+    local cut, supported = now - window, width == 8 and log_window == window and last < now
     if supported and used > 0 then
       local gone, front, base, refills = 0, raw, 237, 0
       while supported and oldest <= cut do
@@ -81,16 +79,26 @@ do
           end
           if granted > 0 or gone > 0 then
             if refills > 0 then newer = newer .. string.rep('\0', 128 - #newer) .. front end
-            local changed = struct.pack('<ddddddd', used, newest, last, oldest, next_ordinal, from, recent)
+            local counts = LogCounts.pack({
+              used = used, newest = newest, last = last, oldest = oldest, next_ordinal = next_ordinal, from = from,
+              recent = recent,
+            })
             if moved then
-              call('SETRANGE', key, '0',
-                struct.pack('<c4dddddd', 'sgp1', width, room, head, size, window, to) .. changed .. newer)
+              call('SETRANGE', key, '0', 'sgp1' .. LogShape.pack({
+                width = width, room = room, head = head, size = size, log_window = window, to = to,
+              }) .. counts .. newer)
             else
-              call('SETRANGE', key, '52', changed .. newer)
+              -- The counts are after the mark and the shape.
+              call('SETRANGE', key, '52', counts .. newer)
             end
           end
-          if granted == times then return struct.pack('<dddd', now, granted, used, window) end
-          return struct.pack('<dddddddd', now, granted, used, retry, newest + window - now, now, 0, 0)
+          if granted == times then
+            return ReplyHead.RunHead.GrantedRun.pack({ at = now, form = RunForm.Granted, used = used })
+          end
+          return ReplyHead.RunHead.RunReply.pack({
+            at = now, form = RunForm.Full, granted = granted, used = used, retry_after = retry,
+            reset_after = newest + window - now, recorded_at = now, first_seq = 0, lower_bound = 0,
+          })
         end
       end
     end

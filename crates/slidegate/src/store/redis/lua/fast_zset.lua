@@ -3,33 +3,35 @@
 -- of its own, with a clock that moves forward. If the fast path cannot answer a run, it leaves the run to the rest of
 -- the script and has then written nothing to that key. zset.lua explains the stored layout.
 --
--- reply  if there is one run and all of it is granted: the instant, granted, used, reset after
---        if there are several runs, for each fully granted run: granted plus a half, used. Rust derives the rest: an
---        entry recorded now expires after one window.
---        for any other run: the seven numbers of admit.lua
+-- reply  for a fully granted run `GrantedRun`: Rust derives the rest, because an entry recorded now expires after one
+--        window
+--        for any other run `RunReply`
 --
 -- Cost: if every entry costs the same (see `m`), the script counts expired permits by removing their entries, or by
 -- ZCOUNT if there may be more than one call removes, and finds the entry whose expiry makes room by its rank.
 
 do
-  local plan, unpack, pack = ARGV[1], struct.unpack, struct.pack
-  -- A line is 13 numbers and a run is 4. The length of each of the two tables precedes it.
-  local runs = (#plan - 16) / 136
+  -- The requests are runs, and each has a line of its own.
+  local request_count = Batch.at(plan, 0)
   local heads, quota_tags, supported, reserved = nil, nil, true, 0
-  if runs > 1 then
+  if request_count > 1 then
     -- Foreign data must be found before anything is written.
     heads, quota_tags = {}, {}
-    local quota_tag = ARGV[2]
-    for i = 1, runs do
+    local stored_tag = ARGV[2]
+    for i = 1, request_count do
       local key = KEYS[i]
-      if ARGV[3] then quota_tag = ARGV[unpack('<d', plan, 104 * i - 71)] end
-      local head = call('ZMSCORE', key, 'u', quota_tag)
-      heads[i], quota_tags[i] = head, quota_tag
+      if ARGV[3] then
+        local quota_tag = Line.at(plan, Batch.SIZE + (i - 1) * Line.SIZE)
+        stored_tag = ARGV[quota_tag]
+      end
+      local head = call('ZMSCORE', key, 'u', stored_tag)
+      heads[i], quota_tags[i] = head, stored_tag
       if not head[2] and (head[1] or call('EXISTS', key) == 1) then supported = false break end
       if head[2] and head[1] then
         head[1] = head[1] + 0
         local differs, latest = head[1] % 0.5 > 0, math.floor(-head[2])
-        local cut = now - unpack('<d', plan, 104 * i - 31)
+        local window = Line.at(plan, Batch.SIZE + (i - 1) * Line.SIZE)
+        local cut = now - window
         if latest <= cut and (differs or head[1] < -8) then
           if head[1] % 1 > 0 and head[1] % 1 <= 0.5 then latest = math.max(latest, -call('ZSCORE', key, 'l')) end
           if latest <= cut then
@@ -44,12 +46,12 @@ do
       -- Summing up entries of different costs may take several calls, and then nothing is decided: so this is found
       -- out before anything is written.
       reserved = 0
-      for i = 1, runs do
+      for i = 1, request_count do
         local used, newest = heads[i][1], heads[i][2]
         if used and used % 0.5 > 0 then
           local latest = math.max(now, -newest)
           if used % 1 < 0.5 then latest = math.max(latest, -call('ZSCORE', KEYS[i], 'l')) end
-          local window = unpack('<d', plan, 104 * i - 31)
+          local window = Line.at(plan, Batch.SIZE + (i - 1) * Line.SIZE)
           reserved = reserved + call('ZCOUNT', KEYS[i], '1', format('%d', latest - window))
         end
       end
@@ -59,13 +61,14 @@ do
   if supported then
     local at = format('%d', now)
     local minus_at = '-' .. at
-    local left, window, capacity, period, ttl, modulus, cut, cut_at, plain = runs
-    for i = 1, runs do
+    local left, window, capacity, period, ttl, modulus, cut, cut_at, plain = request_count
+    local first_run = Batch.SIZE + request_count * Line.SIZE
+    for i = 1, request_count do
       local key = KEYS[i]
-      local times, cost, _, same = unpack('<dddd', plan, 104 * runs + 32 * i - 15)
+      local times, cost, same_quota = RequestHead.Run.at(plan, first_run + (i - 1) * RequestHead.Run.SIZE)
       -- Most runs have the same quota as the run before.
-      if same == 0 then
-        window, capacity, period, ttl, modulus = unpack('<ddddd', plan, 104 * i - 31)
+      if same_quota == 0 then
+        window, capacity, period, ttl, modulus = Line.at(plan, Batch.SIZE + (i - 1) * Line.SIZE)
         cut = now - window
         cut_at, plain = format('%d', cut), format('%x', now % modulus)
       end
@@ -178,16 +181,21 @@ do
               retry = call('ZRANGE', key, rank, rank, 'WITHSCORES')[2] + window - now
             end
           end
-          local reset = used > 0 and newest + window - now or 0
           if granted == times then
-            if not heads then return pack('<dddd', now, granted, used, reset) end
-            early_replies[i], left = pack('<dd', granted + 0.5, used), left - 1
+            if not heads then
+              return ReplyHead.RunHead.GrantedRun.pack({ at = now, form = RunForm.Granted, used = used })
+            end
+            early_replies[i] = RunHead.GrantedRun.pack({ form = RunForm.Granted, used = used })
           else
-            early_replies[i], left = pack('<ddddddd', granted, used, retry, reset, now, 0, 0), left - 1
+            early_replies[i] = RunHead.RunReply.pack({
+              form = RunForm.Full, granted = granted, used = used, retry_after = retry,
+              reset_after = used > 0 and newest + window - now or 0, recorded_at = now, first_seq = 0, lower_bound = 0,
+            })
           end
+          left = left - 1
         end
       end
     end
-    if left == 0 then return pack('<d', now) .. table.concat(early_replies) end
+    if left == 0 then return ReplyHead.pack({ at = now }) .. table.concat(early_replies) end
   end
 end

@@ -2,9 +2,9 @@
 -- Garbage collection of one rate limit key: trims entries that no longer count, and drops keys that are no longer
 -- needed.
 --
--- plan   which of KEYS to report if they are foreign: the sum of 1, 2, 4 and 8
--- reply  entries trimmed, keys dropped, expiries set, bytes freed, foreign keys, and whether there is more to trim than
---        one call may (see prelude.lua): 0 no, 1 yes, 2 yes, and some of KEYS were not looked at
+-- plan   `GcHead`
+-- reply  `GcReply`, without `ReplyHead`: entries trimmed, keys dropped, expiries set, bytes freed, foreign keys, and
+--        whether there is more to trim than one call may (see prelude.lua)
 --
 -- Invariant: the script trims as a peek would, and drops a key no sooner than its own expiry could have, so no
 -- decision changes. A wrong total is left to audit.lua. Redis 6.2 with a full memory denies the first write of a
@@ -12,12 +12,12 @@
 --
 -- Cost: at most the first `LOOK` expired members are read to decide whether a key is foreign.
 
-local which = take('<d')
-local trimmed, dropped, expiries, freed, foreign, more = 0, 0, 0, 0, 0, 0
+local reported = GcHead.take()
+local trimmed, dropped, expiries, freed, foreign, rest = 0, 0, 0, 0, 0, GcRest.Done
 local LOOK = 512
 
-local function is_requested(bit)
-  return which % (2 * bit) >= bit
+local function is_reported(bit)
+  return reported % (2 * bit) >= bit
 end
 
 local function bytes(key)
@@ -70,7 +70,7 @@ local function scan_window(line, h)
     -- Expired entries that cost nothing do not change the header.
     if unfinished then return before - members(KEYS[1]) end
     if s.gone > 0 then kinds[1].save(s, line) else call('ZREMRANGEBYSCORE', KEYS[1], '1', format('%d', cut)) end
-    if (s.kept or 0) > 0 then more = 1 end
+    if (s.kept or 0) > 0 then rest = GcRest.Entries end
     return before - members(KEYS[1])
   end
 end
@@ -86,7 +86,7 @@ local function scan_counter(line, h)
   if top_of(KEYS[1]) > s.cut then ends = now + 1 end
   return s, ends, n, function()
     local stay = trim_notes(KEYS[1], format('%d', s.cut))
-    if stay > 0 then more = 1 end
+    if stay > 0 then rest = GcRest.Entries end
     kinds[line.kind].save(s, line)
     return n - stay
   end
@@ -114,7 +114,7 @@ local function collect_count(bit, key, notes, expected)
     if scan then s, ends, n, trim_entries = scan(line, h) end
   end
   if not s then
-    if is_requested(bit) then foreign = foreign + 1 end
+    if is_reported(bit) then foreign = foreign + 1 end
     return nil, nil, true
   end
   if ends + math.floor(buffer / 2) <= now then
@@ -141,7 +141,7 @@ local function collect_notes(bit, key, s, line, other)
   local cut = known and s.last - line.window or math.huge
   local ours = kind == 'zset' and each_member(key, cut, is_note, LOOK)
   if not ours then
-    if is_requested(bit) then foreign = foreign + 1 end
+    if is_reported(bit) then foreign = foreign + 1 end
   elseif not known then
     if endless and not other then drop(key) end
   else
@@ -149,7 +149,7 @@ local function collect_notes(bit, key, s, line, other)
     if n > 0 then
       trim(key, function()
         local stay = trim_notes(key, format('%d', cut))
-        if stay > 0 then more = 1 end
+        if stay > 0 then rest = GcRest.Entries end
         return n - stay
       end)
     end
@@ -165,7 +165,7 @@ end
 local function collect(bit, key, notes, expected)
   local s, line, other = collect_count(bit, key, notes, expected)
   if unfinished then
-    more = 2
+    rest = GcRest.Keys
   else
     collect_notes(2 * bit, notes, s, line, other)
   end
@@ -173,4 +173,6 @@ end
 
 collect(1, KEYS[1], KEYS[2], 'zset')
 if not unfinished then collect(4, KEYS[3], KEYS[4], 'string') end
-return struct.pack('<dddddd', trimmed, dropped, expiries, freed, foreign, more)
+return GcReply.pack({
+  trimmed = trimmed, dropped = dropped, expiries = expiries, freed = freed, foreign = foreign, rest = rest,
+})

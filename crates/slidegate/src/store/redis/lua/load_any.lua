@@ -2,7 +2,7 @@
 -- Reads a key without trusting its contents, for audit.lua and gc.lua, which leave foreign data alone.
 --
 -- KEYS   the keys that may hold data of one rate limit key: its count, the notes of that, its log, the notes of that
--- plan   min-expire, expire-buffer (see quota_tag.lua), then the plan of audit.lua or gc.lua
+-- plan   `ExpirySettings`, then the plan of audit.lua or gc.lua
 
 local function type_of(key)
   return call('TYPE', key).ok
@@ -70,16 +70,16 @@ local function read_log()
   local key = KEYS[3]
   local raw = call('GETRANGE', key, '0', '107')
   if #raw < 108 or string.sub(raw, 1, 4) ~= 'sgp1' then return nil end
-  local width, room, head, size, window, to, _, newest, last, oldest, next_ordinal, from, recent =
-    struct.unpack('<ddddddddddddd', raw, 5)
-  for _, number in ipairs({ room, head, size, window, to, newest, last, oldest, next_ordinal, from, recent }) do
+  local width, room, head, size, log_window, to, newest, last, oldest, next_ordinal, from, recent =
+    LogShape.LogCounts.at(raw, 4)
+  for _, number in ipairs({ room, head, size, log_window, to, newest, last, oldest, next_ordinal, from, recent }) do
     if not (number >= 0 and number < 2 ^ 52 and number % 1 == 0) then return nil end
   end
   local sound = (width == 8 or width == 13) and size <= room and (head < room or head == 0) and from <= to
-    and to <= 16 and recent <= 16 and window > 0
+    and to <= 16 and recent <= 16 and log_window > 0
   local ends = sound and format('%d', 107 + (32 + room) * width)
   if not sound or #call('GETRANGE', key, ends, ends) == 0 then return nil end
-  return line_of(format('sliding-window %d', window), 3, 4, 2)
+  return line_of(format('sliding-window %d', log_window), 3, 4, 2)
 end
 
 -- Returns when a key with state `s` should expire, in milliseconds.

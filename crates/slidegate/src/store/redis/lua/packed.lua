@@ -1,10 +1,7 @@
 
 -- Counter kind 2, `sliding-window` with `encoding: packed`: a string.
 --
---   header   108 bytes: the mark `sgp1`, then thirteen doubles: bytes per record, capacity of the ring in records, index
---            of its first record, number of records in it, window, end of the front; then the fields that every
---            admission changes: permits in use, newest instant that counts, last instant, instant of the oldest record,
---            number of the next admission at the newest record's instant, start of the front, number of recent records
+--   header   108 bytes: the mark `sgp1`, `LogShape`, and `LogCounts`, which every admission changes (codec/record.rs)
 --   recent   the newest records, up to 16
 --   front    the oldest records, up to 16
 --   ring     the records between them
@@ -20,20 +17,24 @@
 -- written in place, and at most a fifth of the string is unused.
 
 do
-  local HEADER, FIELDS, MARK, BUFFER = 108, '<c4ddddddddddddd', 'sgp1', 16
+  local MARK, BUFFER, HEADER = 'sgp1', 16, 4 + LogShape.LogCounts.SIZE
   -- The largest cost in two bytes, and the longest log in records that is rewritten for a larger cost.
   local WIDE, MOST_WIDENED = 65535, 4096
 
   local function pack_header(s)
-    return struct.pack(FIELDS, MARK, s.width, s.room, s.head, s.size, s.window, #s.front / s.width, s.used,
-      s.newest, s.last, s.oldest, s.next_ordinal, 0, #s.recent / s.width)
+    return MARK .. LogShape.LogCounts.pack({
+      width = s.width, room = s.room, head = s.head, size = s.size, log_window = s.window, to = #s.front / s.width,
+      used = s.used, newest = s.newest, last = s.last, oldest = s.oldest, next_ordinal = s.next_ordinal, from = 0,
+      recent = #s.recent / s.width,
+    })
   end
 
   local function unpack_header(s, raw)
     if #raw < HEADER or string.sub(raw, 1, 4) ~= MARK then error('SGFOREIGN') end
-    local _, from, to, recent
-    _, s.width, s.room, s.head, s.size, s.window, to, s.used, s.newest, s.last, s.oldest, s.next_ordinal, from,
-      recent = struct.unpack(FIELDS, raw)
+    local width, room, head, size, log_window, to, used, newest, last, oldest, next_ordinal, from, recent =
+      LogShape.LogCounts.at(raw, 4)
+    s.width, s.room, s.head, s.size, s.window, s.used = width, room, head, size, log_window, used
+    s.newest, s.last, s.oldest, s.next_ordinal = newest, last, oldest, next_ordinal
     local front = HEADER + BUFFER * s.width
     s.recent = string.sub(raw, HEADER + 1, HEADER + recent * s.width)
     s.front = string.sub(raw, front + from * s.width + 1, front + to * s.width)

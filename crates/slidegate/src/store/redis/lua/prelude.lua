@@ -2,13 +2,15 @@
 --
 -- KEYS   the keys that hold counts, and the keys that hold their notes if those are separate and the call may need
 --        them; each key once
--- ARGV   [1] the plan: little-endian doubles, read in order by `take` in common.lua
+-- ARGV   [1] the plan: records, read in order
 --        [2..] texts that the plan refers to by index: quota tags, digits of request ids, sequence numbers
--- reply  little-endian doubles: the instant in microseconds, then the reply that `admit.lua`, `settle.lua` or another
---        last part describes
+-- reply  records: `ReplyHead`, then the reply that `admit.lua`, `settle.lua` or another last part describes
 --
--- Invariant: each number is a whole number below 2^51, or such a number plus a half or a quarter, so doubles are
--- exact. Frequent calls get numbers as text made with `%d`: `..` would print 14 digits, and `redis.call` itself
+-- codec/record.rs declares the records and the codes: names that begin with a capital letter. codec/lua.rs replaces
+-- them by formats and numbers.
+--
+-- Invariant: each number is a whole number below 2^52, or in a score such a number plus a half or a quarter, so doubles
+-- are exact. Frequent calls get numbers as text made with `%d`: `..` would print 14 digits, and `redis.call` itself
 -- prints 17 digits, slowly. `%` and `/` are used only where their result is exact.
 --
 -- Cost: a call reads, sums up and removes at most as many entries as `READS` and `TRIMS` allow, for any stored data
@@ -19,7 +21,10 @@
 -- Redis runs a script from its top on every call, so Rust assembles each script from only the parts that a batch
 -- needs. Every kind of counter has the same functions, those of `trait Counter` in Rust.
 
-local call, format = redis.call, string.format
+local call, format, struct_pack, struct_unpack = redis.call, string.format, struct.pack, struct.unpack
+
+-- The plan, and the offset of its next unread byte.
+local plan, position = ARGV[1], 0
 
 local clock = call('TIME')
 local now = clock[1] * 1000000 + clock[2]

@@ -2,11 +2,11 @@
 -- Derives how a key counts from the quota tag that is stored with it, for calls whose plan does not contain the
 -- quota.
 --
--- plan   begins with min-expire and expire-buffer, in microseconds
+-- plan   begins with `ExpirySettings`
 
-local min_expire, buffer = take('<dd')
+local min_expire, buffer = ExpirySettings.take()
 
--- Returns a line, as `admit.lua` has it, from a quota tag; nil if the text is not a quota tag. The limit of a window
+-- Returns a line, as `take_line` does, from a quota tag; nil if the text is not a quota tag. The limit of a window
 -- is not part of the tag, and these calls do not need it.
 local function line_of(quota_tag, key, notes, kind)
   local algorithm, a, b, c = string.match(quota_tag, '^(%S+) (%d+) ?(%d*) ?(%d*)$')

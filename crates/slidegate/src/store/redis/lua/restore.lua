@@ -2,10 +2,8 @@
 -- Writes back permits that a node had admitted: this server may have lost them, or was unreachable when they were
 -- admitted.
 --
--- plan   node, run, batch (indexes in ARGV), whether the server may have lost its data, since when it was unreachable, how
---        many nodes write back, number of lines; for each line: the numbers of a line in admit.lua, how many entries, and
---        for each entry: instant, cost, whether the server had admitted it
--- reply  for each line: permits added, permits in use
+-- plan   `RestoreHead`; for each line `Line`, `EntryCount` and each `RestoreEntry`
+-- reply  for each line a `RestoredReply`
 --        or the integer 1: nothing was written, because more entries have expired than one call may sum up (see
 --        prelude.lua)
 --
@@ -14,7 +12,7 @@
 -- name. Other counters keep a sum: the permits that the nodes declare to have admitted, less what the server still
 -- had when the first of them declared.
 
-local node, run, batch, lost, since, nodes, count = take('<ddddddd')
+local node, run, batch, lost, since, nodes, line_count = RestoreHead.take()
 node, run, batch = ARGV[node], ARGV[run], ARGV[batch]
 
 -- Returns what the nodes have declared of the sum `sum` in notes from `from` to `to`: the sum of all nodes, the value of
@@ -92,38 +90,34 @@ local function new_batch(s, date)
 end
 
 local lines, all = {}, {}
-for i = 1, count do
-  local key, notes, kind, quota_tag, _, a, per, horizon, window, capacity, period, expiry, modulus =
-    take('<ddddddddddddd')
-  local line = {
-    key = key, notes = notes, kind = kind, quota_tag = ARGV[quota_tag], window = window, capacity = capacity, slice = a,
-    rate = a, per = per, horizon = horizon, period = period, ttl = expiry, modulus = modulus,
-  }
-  local entries = {}
-  for j = 1, take('<d') do
-    local at, cost, admitted = take('<ddd')
-    entries[j] = { at = at, cost = cost, admitted = admitted == 1 }
+for i = 1, line_count do
+  local line, entries = take_line(), {}
+  local entry_count = EntryCount.take()
+  for j = 1, entry_count do
+    local entry = RestoreEntry.take_table()
+    entry.admitted = entry.admitted == 1
+    entries[j] = entry
   end
   lines[i], all[i] = line, entries
-  local s = kinds[kind].load(line)
+  local s = kinds[line.kind].load(line)
   -- Counts that start anew are removed before anything is written.
   if not unfinished then
     if s.replace and not drop_key(s.key) then return 1 end
-    if notes > 0 and s.notes ~= s.key and not s.has_notes and not drop_key(s.notes) then return 1 end
+    if line.notes > 0 and s.notes ~= s.key and not s.has_notes and not drop_key(s.notes) then return 1 end
   end
 end
 if unfinished then return 1 end
 
 -- Each key is loaded again: one key may have several lines.
 trims, dropped = TRIMS, {}
-local reply = { struct.pack('<d', now) }
-for i = 1, count do
+local reply = { ReplyHead.pack({ at = now }) }
+for i = 1, line_count do
   local line = lines[i]
   newest = all[i][#all[i]].at
   local s = kinds[line.kind].load(line)
   local added = kinds[line.kind].restore(s, line, all[i],
     { node = node, nodes = nodes, lost = lost == 1, declared = declared, lacking = lacking,
       new_batch = new_batch })
-  reply[i + 1] = struct.pack('<dd', added, s.used)
+  reply[i + 1] = RestoredReply.pack({ added = added, used = s.used })
 end
 return table.concat(reply)

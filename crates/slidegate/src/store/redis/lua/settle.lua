@@ -1,20 +1,15 @@
 
 -- Settles admissions, one after another, at one instant.
 --
--- plan   min-expire, expire-buffer, channel, number of settlements; for each: key, its notes, log, its notes, instant,
---        cost charged, actual cost, seq and name (index in ARGV). A cost of 2^52 extends a concurrency permit: it counts
---        from now on.
--- reply  for each: 0 done, 1 settled before, 2 gone, 3 to be sent again, because more entries have expired than one call
---        may sum up (see prelude.lua)
+-- plan   `ExpirySettings`, `SettleHead`, each `SettlementLine`
+-- reply  for each a `SettledReply`
 --
 -- The quota tag stored with a key says how it counts, so the plan does not contain the quota.
 --
 -- A settlement that frees permits is published, so that no node goes on denying requests that fit again. If the user
 -- may not publish, the settlement succeeds without it.
 
-local channel, settlements = take('<dd')
-
-local EXTEND = 2 ^ 52
+local channel, settlement_count = SettleHead.take()
 
 -- Returns the instant that an admission counts from: that of its last extension, if it was extended.
 local function counts_from(s, line, at, seq)
@@ -49,40 +44,39 @@ end
 
 -- Extends a concurrency permit. Moves no more permits than are recorded, even if the caller claims a higher cost.
 local function extend(s, line, at, since, cost, seq, ordinal)
-  if not line.is_concurrency or cost == 0 then return 2 end
-  if since == s.at then return 0 end
+  if not line.is_concurrency or cost == 0 then return SettledCode.Gone end
+  if since == s.at then return SettledCode.Done end
   local before = s.used
-  if not kinds[1].amend(s, line, since, cost, 0, ordinal) then return 2 end
+  if not kinds[1].amend(s, line, since, cost, 0, ordinal) then return SettledCode.Gone end
   add_note(s, note_name('moved:', line, at, seq), (kinds[1].record(s, line, before - s.used, 1)))
   kinds[1].save(s, line)
   s.marks = nil
-  return 0
+  return SettledCode.Done
 end
 
-local function settle(line, at, from, to, seq)
+local function settle(line, settlement)
+  local at, from, to, seq = settlement.at, settlement.from, settlement.to, settlement.seq
   local kind = kinds[line.kind]
   local s = kind.load(line)
-  if unfinished or s.replace and not drop_key(s.key) then return 3 end
+  if unfinished or s.replace and not drop_key(s.key) then return SettledCode.Unfinished end
   if line.kind <= 2 then
     -- The settlement is written on top of the trimmed state.
     kind.save(s, line)
     s.gone, s.clipped = 0, nil
   end
   local ahead = line.kind == 1 and line.slice > 0 and line.slice - 1 or 0
-  local outcome = 2
+  local outcome = SettledCode.Gone
   local since = counts_from(s, line, at, seq)
   if at <= s.at + ahead and not kind.past(s, line, since) and not s.fresh then
     local settled = note_name('settled:', line, at, seq)
     if noted_at(s, settled) == since then
-      outcome = 1
+      outcome = SettledCode.Already
     else
       local ordinal = ordinal_of(s, line, at, since, seq)
-      if not ordinal then
-        outcome = 2
-      elseif to == EXTEND then
+      if ordinal and settlement.extends == 1 then
         outcome = extend(s, line, at, since, from, seq, ordinal)
-      elseif kind.amend(s, line, since, from, to, ordinal) then
-        outcome = 0
+      elseif ordinal and kind.amend(s, line, since, from, to, ordinal) then
+        outcome = SettledCode.Done
         add_note(s, settled, since)
         if to == 0 and #seq == 19 then add_note(s, note_name('void:', line, at, seq), at) end
       end
@@ -96,23 +90,26 @@ local function settle(line, at, from, to, seq)
   return outcome
 end
 
-local reply = { struct.pack('<d', now) }
-for i = 1, settlements do
-  local key, notes, log, log_notes, at, from, to, seq, name = take('<ddddddddd')
-  local quota_tag = quota_tag_of(KEYS[key])
-  local outcome = 2
+local reply = { ReplyHead.pack({ at = now }) }
+for i = 1, settlement_count do
+  local settlement = SettlementLine.take_table()
+  settlement.seq = ARGV[settlement.seq]
+  local quota_tag = quota_tag_of(KEYS[settlement.key])
+  local outcome = SettledCode.Gone
   if quota_tag then
-    local line = line_of(quota_tag, key, notes, 1) or error('SGFOREIGN')
-    outcome = settle(line, at, from, to, ARGV[seq])
+    outcome = settle(line_of(quota_tag, settlement.key, settlement.notes, 1) or error('SGFOREIGN'), settlement)
   end
   -- If a rule changed its encoding, both encodings may still be stored.
-  if outcome == 2 then
-    local window = kinds[2].window_of(log)
+  if outcome == SettledCode.Gone then
+    local window = kinds[2].window_of(settlement.log)
     if window then
-      outcome = settle(line_of(format('sliding-window %d', window), log, log_notes, 2), at, from, to, ARGV[seq])
+      local quota_tag = format('sliding-window %d', window)
+      outcome = settle(line_of(quota_tag, settlement.log, settlement.log_notes, 2), settlement)
     end
   end
-  if outcome == 0 and to < from then redis.pcall('PUBLISH', ARGV[channel], ARGV[name]) end
-  reply[i + 1] = struct.pack('<d', outcome)
+  if outcome == SettledCode.Done and settlement.to < settlement.from then
+    redis.pcall('PUBLISH', ARGV[channel], ARGV[settlement.name])
+  end
+  reply[i + 1] = SettledReply.pack({ outcome = outcome })
 end
 return table.concat(reply)

@@ -1,9 +1,8 @@
 
 -- Warm-up: limits that rise after a cold start. The arithmetic is that of warm_up.rs.
 --
--- plan   after the lines: how many of them warm up; for each: line, its key for this, starting share (in
---        ten-thousandths), over, idle, and whether in steps
--- reply  after everything else: the current limit of each of these lines, in the order of the lines
+-- plan   after the lines: a `WarmUpLine` for each of them that warms up
+-- reply  after everything else: a `WarmLimit` for each of these lines, in the order of the lines
 --
 --   <key>:warm    <since> <last> <quota tag>    when the warm-up began, when a request was last admitted, what is counted
 --
@@ -52,11 +51,12 @@ do
     return warmth.last and at < warmth.last + climb.idle
   end
 
-  local function read(lines)
-    for _ = 1, take('<d') do
-      local i, key, start, over, idle, steps = take('<dddddd')
-      lines[i].full = lines[i].capacity
-      lines[i].climb = { key = KEYS[key], start = start, over = over, idle = idle, steps = steps == 1 }
+  local function read(lines, count)
+    for _ = 1, count do
+      local climb = WarmUpLine.take_table()
+      local line = lines[climb.line]
+      climb.key, climb.steps = KEYS[climb.key], climb.steps == 1
+      line.full, line.climb = line.capacity, climb
     end
   end
 

@@ -1,0 +1,388 @@
+//! Encodes batches of requests for the script that admits, and decodes its reply.
+
+use std::collections::HashMap;
+
+use redis::Value;
+
+use super::line::{LineKey, add_keys, line_key, line_of};
+use super::record::{
+    self, Batch, Record, ReplyHead, Request, RequestCheck, RequestForm, RequestHead, WarmLimit, WarmUpLine,
+};
+use super::reply::Numbers;
+use super::verdict::{check_verdict, run_verdicts, take_run};
+use crate::store::redis::layout::{self, KeyPart, Kind, Names};
+use crate::store::redis::script::{Arguments, Parts};
+use crate::store::redis::{Expiry, bad_reply};
+use crate::{
+    BatchVerdicts, Check, Checks, Count, Error, Key, Micros, RampShape, Source, Verdicts, WarmUp,
+};
+
+/// Encoded batch, and how to decode the reply to it.
+pub(in crate::store::redis) struct Plan<'a> {
+    pub(in crate::store::redis) arguments: Arguments,
+    pub(in crate::store::redis) parts: Parts,
+    batch: &'a [Checks],
+    order: Order,
+    /// Lines whose limit warms up, in their order.
+    warming: Vec<LineKey<'a>>,
+}
+
+/// Order of the replies.
+enum Order {
+    /// Each reply is for one run of requests; the requests of a run of more than one are equal and have one check.
+    Runs(Vec<Run>),
+    /// For each request, its run and its index there; for each run, its length and window.
+    Grouped(Vec<(u32, u32)>, Vec<(u32, Micros)>),
+}
+
+#[derive(Clone, Copy)]
+enum Run {
+    /// This many equal requests of one check.
+    Equal(usize),
+    /// One request of any kind.
+    One,
+}
+
+/// Index in `KEYS` of each key that is already added.
+type KeyIndexes<'a> = HashMap<(&'a Key, KeyPart), u64, foldhash::quality::RandomState>;
+
+/// Line number in the plan of each key and quota.
+type Lines<'a> = HashMap<LineKey<'a>, u64, foldhash::quality::RandomState>;
+
+impl<'a> Plan<'a> {
+    pub(in crate::store::redis) fn new(batch: &'a [Checks], names: &Names, expiry: Expiry) -> Self {
+        if let Some(plan) = Plan::for_one_run(batch, names, expiry) {
+            return plan;
+        }
+        if let Some(plan) = Plan::for_windows(batch, names, expiry) {
+            return plan;
+        }
+        let (mut arguments, mut parts) = (Arguments::default(), Parts::default());
+        let mut lines = Lines::default();
+        let mut keys = KeyIndexes::default();
+        let (mut table, mut warm_ups, mut warming) = (Vec::new(), Vec::new(), Vec::new());
+        // Requests with ids first: if one of them names the notes key, all lines of that key do.
+        let with_ids = batch.iter().filter(|checks| checks.id().is_some());
+        let ordered = with_ids.chain(batch.iter().filter(|checks| checks.id().is_none()));
+        for (checks, check) in
+            ordered.flat_map(|checks| checks.as_slice().iter().map(move |check| (checks, check)))
+        {
+            let next = lines.len() as u64 + 1;
+            lines.entry(line_key(check)).or_insert_with(|| {
+                let kind = Kind::of(check);
+                parts.add_kind(kind);
+                let noted = checks.id().is_some() || keys.contains_key(&(&check.key, KeyPart::Notes));
+                let (counted, notes) = kind.parts(noted);
+                let mut number = |part| {
+                    *keys
+                        .entry((&check.key, part))
+                        .or_insert_with(|| arguments.add_key(names.name(&check.key, part)))
+                };
+                let line_keys = (number(counted), notes.map_or(0, &mut number));
+                let warm = check.quota.warm_up().map(|warm_up| (number(KeyPart::Warm), warm_up));
+                let quota_tag = arguments.add_text(layout::quota_tag(&check.quota));
+                line_of(line_keys, kind, quota_tag, &check.quota, expiry).write(&mut table);
+                if let Some((key, warm_up)) = warm {
+                    parts.add_warm();
+                    warming.push(line_key(check));
+                    warm_up_line(next, key, &warm_up).write(&mut warm_ups);
+                }
+                next
+            });
+        }
+        let (mut runs, mut requests) = (Vec::new(), Vec::new());
+        let mut rest = batch;
+        while let Some((checks, after)) = rest.split_first() {
+            match single_check(checks) {
+                Some(check) => {
+                    let equal = 1 + after.iter().take_while(|other| is_equal(other, check)).count();
+                    let equal = if is_repeatable(check) { equal } else { 1 };
+                    let line = lines.get(&line_key(check)).copied().unwrap_or_default();
+                    write_run(
+                        &mut requests,
+                        record::Run { times: equal as u64, cost: check.cost, same_quota: false, line },
+                    );
+                    runs.push(Run::Equal(equal));
+                    rest = &rest[equal..];
+                }
+                None => {
+                    add_request(checks, &lines, &mut arguments, &mut requests, &mut parts);
+                    runs.push(Run::One);
+                    rest = after;
+                }
+            }
+        }
+        arguments.add(Batch {
+            line_count: lines.len() as u64,
+            warm_up_count: warming.len() as u64,
+            request_count: runs.len() as u64,
+        });
+        arguments.plan.extend([table, warm_ups, requests].concat());
+        Plan { arguments, parts, batch, order: Order::Runs(runs), warming }
+    }
+
+    /// Encodes the most common batch: one request, or several equal ones, of one check. Needs no lookups.
+    fn for_one_run(batch: &'a [Checks], names: &Names, expiry: Expiry) -> Option<Self> {
+        let check = single_check(batch.first()?)?;
+        if batch.len() > 1
+            && !(is_repeatable(check) && batch[1..].iter().all(|checks| is_equal(checks, check)))
+        {
+            return None;
+        }
+        let (arguments, parts) = run_arguments(check, batch.len(), names, expiry);
+        let order = Order::Runs(vec![Run::Equal(batch.len())]);
+        Some(Plan { arguments, parts, batch, order, warming: Vec::new() })
+    }
+
+    /// Encodes a batch of requests of exact windows in sorted sets, where the requests of one key are equal. Each key
+    /// is a line and a run, in the same order. Returns none for any other batch.
+    fn for_windows(batch: &'a [Checks], names: &Names, expiry: Expiry) -> Option<Self> {
+        let mut firsts: Vec<&Check> = Vec::new();
+        let mut lengths: Vec<u32> = Vec::new();
+        let mut positions = Vec::with_capacity(batch.len());
+        let mut known: HashMap<&Key, u32, foldhash::quality::RandomState> = HashMap::default();
+        for checks in batch {
+            let check = single_check(checks).filter(|check| is_repeatable(check) && is_exact(check))?;
+            let run = *known.entry(&check.key).or_insert_with(|| {
+                firsts.push(check);
+                lengths.push(0);
+                firsts.len() as u32 - 1
+            });
+            if !is_equal(checks, firsts[run as usize]) {
+                return None;
+            }
+            let length = &mut lengths[run as usize];
+            positions.push((run, *length));
+            *length += 1;
+        }
+        let (mut arguments, mut parts) = (Arguments::default(), Parts::default());
+        parts.add_fast_path(Kind::Zset);
+        let count = firsts.len() as u64;
+        arguments.plan.reserve_exact(Batch::SIZE + firsts.len() * (record::Line::SIZE + RUN_SIZE));
+        arguments.add(Batch { line_count: count, warm_up_count: 0, request_count: count });
+        let mut quota_tags: HashMap<Micros, u64, foldhash::quality::RandomState> = HashMap::default();
+        for check in &firsts {
+            let key = arguments.add_key(names.name(&check.key, KeyPart::Main));
+            let quota_tag = *quota_tags
+                .entry(check.quota.window())
+                .or_insert_with(|| arguments.add_text(layout::quota_tag(&check.quota)));
+            arguments.add(line_of((key, 0), Kind::Zset, quota_tag, &check.quota, expiry));
+        }
+        let mut before = None;
+        for ((line, check), length) in (1..).zip(&firsts).zip(&lengths) {
+            let same_quota = before.replace(check.quota) == Some(check.quota);
+            let run = record::Run { times: u64::from(*length), cost: check.cost, same_quota, line };
+            write_run(&mut arguments.plan, run);
+        }
+        let windows = firsts.iter().map(|check| check.quota.window());
+        let runs = lengths.into_iter().zip(windows).collect();
+        Some(Plan { arguments, parts, batch, order: Order::Grouped(positions, runs), warming: Vec::new() })
+    }
+
+    /// Decodes the reply.
+    pub(in crate::store::redis) fn decode(&self, reply: Value) -> Result<BatchVerdicts, Error> {
+        let mut numbers = Numbers::new(reply)?;
+        let ReplyHead { at } = numbers.take()?;
+        let mut batch_verdicts = match &self.order {
+            Order::Runs(runs) => self.decode_runs(at, runs, &mut numbers)?,
+            Order::Grouped(positions, lengths) => self.decode_groups(at, positions, lengths, &mut numbers)?,
+        };
+        self.read_limits(&mut batch_verdicts, &mut numbers)?;
+        numbers.finish()?;
+        Ok(batch_verdicts)
+    }
+
+    /// Sets the current limits of lines that warm up.
+    fn read_limits(&self, batch_verdicts: &mut BatchVerdicts, numbers: &mut Numbers) -> Result<(), Error> {
+        if self.warming.is_empty() {
+            return Ok(());
+        }
+        let limits = self.warming.iter().map(|line| {
+            let WarmLimit { limit } = numbers.take()?;
+            Ok((*line, limit))
+        });
+        let limits: Lines<'_> = limits.collect::<Result<_, Error>>()?;
+        for (checks, verdicts) in self.batch.iter().zip(batch_verdicts) {
+            for (check, verdict) in checks.as_slice().iter().zip(&mut verdicts.verdicts) {
+                verdict.limit = limits.get(&line_key(check)).copied().unwrap_or(verdict.limit);
+            }
+        }
+        Ok(())
+    }
+
+    fn decode_runs(&self, at: Micros, runs: &[Run], numbers: &mut Numbers) -> Result<BatchVerdicts, Error> {
+        let mut batch_verdicts = BatchVerdicts::new();
+        let mut rest = self.batch;
+        for run in runs {
+            let length = if let Run::Equal(times) = run { *times } else { 1 };
+            let (requests, later) = rest.split_at_checked(length).ok_or_else(bad_reply)?;
+            rest = later;
+            match run {
+                Run::Equal(_) => decode_equal(at, requests.iter(), numbers, &mut batch_verdicts)?,
+                Run::One => {
+                    for checks in requests {
+                        let verdict = |check| Ok(check_verdict(checks, check, numbers.take()?));
+                        let verdicts = checks.as_slice().iter().map(verdict).collect::<Result<_, Error>>()?;
+                        batch_verdicts.push(Verdicts { at, source: Source::Store, verdicts });
+                    }
+                }
+            }
+        }
+        Ok(batch_verdicts)
+    }
+
+    fn decode_groups(
+        &self,
+        at: Micros,
+        positions: &[(u32, u32)],
+        lengths: &[(u32, Micros)],
+        numbers: &mut Numbers,
+    ) -> Result<BatchVerdicts, Error> {
+        let mut replies = Vec::with_capacity(lengths.len());
+        for (length, window) in lengths {
+            replies.push(take_run(numbers, at, u64::from(*length), *window)?);
+        }
+        let requests = self.batch.iter().zip(positions);
+        requests
+            .map(|(checks, (run, i))| run_verdicts(at, checks, replies[*run as usize], u64::from(*i)))
+            .collect()
+    }
+}
+
+/// Arguments for this many equal requests of one check.
+fn run_arguments(check: &Check, times: usize, names: &Names, expiry: Expiry) -> (Arguments, Parts) {
+    let (mut arguments, mut parts) = (Arguments::default(), Parts::default());
+    let kind = Kind::of(check);
+    parts.add_kind(kind);
+    if is_repeatable(check) && (kind == Kind::Packed || is_exact(check)) {
+        parts.add_fast_path(kind);
+    }
+    let keys = add_keys(&mut arguments, names, &check.key, kind.parts(false));
+    let quota_tag = arguments.add_text(layout::quota_tag(&check.quota));
+    arguments.plan.reserve_exact(Batch::SIZE + record::Line::SIZE + RUN_SIZE);
+    arguments.add(Batch { line_count: 1, warm_up_count: 0, request_count: 1 });
+    arguments.add(line_of(keys, kind, quota_tag, &check.quota, expiry));
+    let run = record::Run { times: times as u64, cost: check.cost, same_quota: false, line: 1 };
+    write_run(&mut arguments.plan, run);
+    (arguments, parts)
+}
+
+/// Arguments for the same request repeated `times`, if a run can express it.
+pub(in crate::store::redis) fn run_plan(
+    checks: &Checks,
+    times: usize,
+    names: &Names,
+    expiry: Expiry,
+) -> Option<(Arguments, Parts)> {
+    single_check(checks)
+        .filter(|check| is_repeatable(check))
+        .map(|check| run_arguments(check, times, names, expiry))
+}
+
+/// Decodes the reply to [`run_plan`].
+pub(in crate::store::redis) fn decode_run(
+    checks: &Checks,
+    times: usize,
+    reply: Value,
+) -> Result<BatchVerdicts, Error> {
+    let mut numbers = Numbers::new(reply)?;
+    let ReplyHead { at } = numbers.take()?;
+    let mut batch_verdicts = BatchVerdicts::new();
+    decode_equal(at, std::iter::repeat_n(checks, times), &mut numbers, &mut batch_verdicts)?;
+    numbers.finish()?;
+    Ok(batch_verdicts)
+}
+
+/// Decodes the reply to a run of equal requests.
+fn decode_equal<'c>(
+    at: Micros,
+    requests: impl ExactSizeIterator<Item = &'c Checks> + Clone,
+    numbers: &mut Numbers,
+    batch_verdicts: &mut BatchVerdicts,
+) -> Result<(), Error> {
+    let check = requests.clone().next().and_then(|checks| checks.as_slice().first()).ok_or_else(bad_reply)?;
+    let reply = take_run(numbers, at, requests.len() as u64, check.quota.window())?;
+    for (checks, i) in requests.zip(0..) {
+        batch_verdicts.push(run_verdicts(at, checks, reply, i)?);
+    }
+    Ok(())
+}
+
+/// Returns true for a window of single admissions in a sorted set.
+fn is_exact(check: &Check) -> bool {
+    check.quota.algorithm().keeps_instants() && Kind::of(check) == Kind::Zset
+}
+
+/// Returns how many requests go into one call: `size`, or more if they are equal.
+pub(in crate::store::redis) fn first_batch(batch: &[Checks], size: usize) -> usize {
+    let equal = |check| batch.iter().take_while(|checks| is_equal(checks, check)).count();
+    let run = batch.first().and_then(single_check).filter(|check| is_repeatable(check)).map_or(0, equal);
+    run.max(size).min(batch.len())
+}
+
+/// Length in bytes of a run in a plan.
+const RUN_SIZE: usize = RequestHead::SIZE + record::Run::SIZE;
+
+fn write_run(plan: &mut Vec<u8>, run: record::Run) {
+    RequestHead { form: RequestForm::Run }.write(plan);
+    run.write(plan);
+}
+
+fn warm_up_line(line: u64, key: u64, warm_up: &WarmUp) -> WarmUpLine {
+    WarmUpLine {
+        line,
+        key,
+        start: warm_up.start(),
+        over: warm_up.over(),
+        idle: warm_up.idle_for(),
+        steps: warm_up.shape() == RampShape::Steps,
+    }
+}
+
+/// Returns the only check of a request that a run can express: no id, no peek, no warm-up, and a cost that could fit.
+fn single_check(checks: &Checks) -> Option<&Check> {
+    match checks.as_slice() {
+        [check]
+            if checks.id().is_none()
+                && !checks.is_peek()
+                && check.cost > 0
+                && check.cost <= check.quota.capacity()
+                && check.quota.warm_up().is_none() =>
+        {
+            Some(check)
+        }
+        _ => None,
+    }
+}
+
+/// Returns true if equal requests of this check can be answered together: the replies follow from one another.
+fn is_repeatable(check: &Check) -> bool {
+    check.quota.count() == Count::Admitted && !check.quota.algorithm().refills()
+}
+
+fn is_equal(checks: &Checks, check: &Check) -> bool {
+    single_check(checks).is_some_and(|other| other.cost == check.cost && line_key(other) == line_key(check))
+}
+
+fn add_request(
+    checks: &Checks,
+    lines: &Lines<'_>,
+    arguments: &mut Arguments,
+    requests: &mut Vec<u8>,
+    parts: &mut Parts,
+) {
+    if checks.id().is_some() {
+        parts.add_notes();
+    }
+    RequestHead { form: RequestForm::Checks }.write(requests);
+    let (check_count, has_id) = (checks.as_slice().len() as u64, checks.id().is_some());
+    Request { is_peek: checks.is_peek(), check_count, has_id }.write(requests);
+    for check in checks.as_slice() {
+        let line = lines.get(&line_key(check)).copied().unwrap_or_default();
+        let digits = match checks.id() {
+            Some(id) => arguments.add_text(layout::id_digits(id, check.cost).to_string()),
+            None => 0,
+        };
+        RequestCheck { line, cost: check.cost, enforced: check.enforced, digits }.write(requests);
+    }
+}

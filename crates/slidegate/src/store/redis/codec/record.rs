@@ -1,0 +1,232 @@
+//! Records that go to a script and come back, and records in a packed log. Each is declared here, once, and both Rust
+//! and Lua use its names: see [`lua`](super::lua).
+//!
+//! A record is a sequence of little-endian doubles. Every number is a whole number that a double holds exactly.
+
+use super::reply::Numbers;
+use crate::quota::MAX_TOTAL;
+use crate::{Error, Micros};
+
+/// Type of a number in a record.
+pub(in crate::store::redis) trait Number: Sized {
+    fn encode(self) -> f64;
+
+    /// Returns none for a number that the type does not have.
+    fn decode(number: f64) -> Option<Self>;
+}
+
+/// Sequence of numbers with names.
+pub(in crate::store::redis) trait Record: Sized {
+    const FIELDS: &'static [&'static str];
+    /// Length in bytes.
+    const SIZE: usize = Self::FIELDS.len() * size_of::<f64>();
+
+    fn write(self, bytes: &mut Vec<u8>);
+
+    fn read(numbers: &mut Numbers) -> Result<Self, Error>;
+}
+
+impl Number for u64 {
+    fn encode(self) -> f64 {
+        self as f64
+    }
+
+    fn decode(number: f64) -> Option<Self> {
+        (0.0..=MAX_TOTAL as f64).contains(&number).then_some(number as u64)
+    }
+}
+
+impl Number for Micros {
+    fn encode(self) -> f64 {
+        self.get().encode()
+    }
+
+    fn decode(number: f64) -> Option<Self> {
+        u64::decode(number).map(Micros::new)
+    }
+}
+
+impl Number for bool {
+    fn encode(self) -> f64 {
+        u64::from(self).encode()
+    }
+
+    fn decode(number: f64) -> Option<Self> {
+        [false, true].into_iter().find(|flag| flag.encode() == number)
+    }
+}
+
+macro_rules! records {
+    ($($(#[$doc:meta])* $name:ident { $($field:ident: $type:ty),* $(,)? })*) => {
+        $(
+            $(#[$doc])*
+            #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+            pub(in crate::store::redis) struct $name {
+                $(pub(in crate::store::redis) $field: $type),*
+            }
+
+            impl Record for $name {
+                const FIELDS: &'static [&'static str] = &[$(stringify!($field)),*];
+
+                fn write(self, bytes: &mut Vec<u8>) {
+                    $(bytes.extend_from_slice(&self.$field.encode().to_le_bytes());)*
+                }
+
+                fn read(numbers: &mut Numbers) -> Result<Self, Error> {
+                    Ok($name { $($field: numbers.next()?),* })
+                }
+            }
+        )*
+
+        /// Name and fields of every record.
+        pub(super) const RECORDS: &[(&str, &[&str])] = &[$((stringify!($name), $name::FIELDS)),*];
+    };
+}
+
+macro_rules! codes {
+    ($($(#[$doc:meta])* $name:ident { $($code:ident),* })*) => {
+        $(
+            $(#[$doc])*
+            #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+            pub(in crate::store::redis) enum $name { $($code),* }
+
+            impl Number for $name {
+                fn encode(self) -> f64 {
+                    self as u64 as f64
+                }
+
+                fn decode(number: f64) -> Option<Self> {
+                    [$($name::$code),*].into_iter().find(|code| code.encode() == number)
+                }
+            }
+        )*
+
+        /// Name and values of every code; a value is encoded as its index.
+        pub(super) const CODES: &[(&str, &[&str])] =
+            &[$((stringify!($name), &[$(stringify!($code)),*])),*];
+    };
+}
+
+codes! {
+    /// Form of a request in a plan: [`Run`] follows, or [`Request`] and its checks.
+    RequestForm { Run, Checks }
+
+    /// Form of the reply to a run: [`RunReply`] follows, or [`GrantedRun`].
+    RunForm { Full, Granted }
+
+    /// Outcome of a check.
+    OutcomeCode { Charged, Fits, Denied, Impossible }
+
+    /// Outcome of a settlement; an unfinished one is sent again, because more entries have expired than one call may sum up.
+    SettledCode { Done, Already, Gone, Unfinished }
+
+    /// Form of the reply to an audit of one key in Redis: nothing follows for a key that is missing or too large, or
+    /// [`AuditReply`] or [`ForeignReply`].
+    AuditForm { Missing, Counted, Foreign }
+
+    /// Work of a garbage collection that is left for another call: none, entries to trim, or also keys to look at.
+    GcRest { Done, Entries, Keys }
+}
+
+// Keys are indexes in KEYS; texts are indexes in ARGV: quota tag, digits, channel, seq, name, node, run and batch. An index
+// of 0 stands for nothing.
+records! {
+    /// Start of a plan for `lua/admit.lua`. The lines follow, then the warm-ups, then the requests.
+    Batch { line_count: u64, warm_up_count: u64, request_count: u64 }
+
+    /// A key and the quota it is evaluated by. It has notes if they are in a separate key and needed. A slice is the length
+    /// of a time slice. A microsecond adds `rate` units to a bucket, and a permit is `per` units. Other algorithms have 0.
+    Line {
+        key: u64, notes: u64, kind: u64, quota_tag: u64, attempts: bool, slice: Micros, rate: u64, per: u64,
+        horizon: Micros, window: Micros, capacity: u64, period: Micros, ttl: Micros, modulus: u64,
+    }
+
+    /// Warm-up of a line; `start` is a share in ten-thousandths.
+    WarmUpLine { line: u64, key: u64, start: u64, over: Micros, idle: Micros, steps: bool }
+
+    RequestHead { form: RequestForm }
+
+    /// Equal requests of one check. The quota is the same if it is that of the run before and each run has its own line.
+    Run { times: u64, cost: u64, same_quota: bool, line: u64 }
+
+    /// A request; its checks follow.
+    Request { is_peek: bool, check_count: u64, has_id: bool }
+
+    /// A check of a request, with the digits of the request's id.
+    RequestCheck { line: u64, cost: u64, enforced: bool, digits: u64 }
+
+    /// Start of a reply: the instant of the call.
+    ReplyHead { at: Micros }
+
+    RunHead { form: RunForm }
+
+    /// Reply to a run of which every request is granted, at the instant of the call and as its first admissions.
+    GrantedRun { used: u64 }
+
+    /// Reply to a run; `lower_bound` says that the wait is one.
+    RunReply {
+        granted: u64, used: u64, retry_after: Micros, reset_after: Micros, recorded_at: Micros, first_seq: u64,
+        lower_bound: bool,
+    }
+
+    CheckReply {
+        outcome: OutcomeCode, used: u64, retry_after: Micros, reset_after: Micros, recorded_at: Micros, seq: u64,
+        lower_bound: bool,
+    }
+
+    /// Current limit of a line that warms up.
+    WarmLimit { limit: u64 }
+
+    /// Start of the plans of calls that take the quota from the stored quota tag.
+    ExpirySettings { min_expire: Micros, buffer: Micros }
+
+    /// Plan for `lua/settle.lua`, after the expiry settings; the settlements follow.
+    SettleHead { channel: u64, settlement_count: u64 }
+
+    /// A settlement from the cost that was charged to the actual cost, or an extension of a permit, which keeps its cost.
+    SettlementLine {
+        key: u64, notes: u64, log: u64, log_notes: u64, at: Micros, from: u64, to: u64, extends: bool, seq: u64, name: u64,
+    }
+
+    SettledReply { outcome: SettledCode }
+
+    /// Start of a plan for `lua/restore.lua`: whether the server may have lost its data, the instant since which it was
+    /// unreachable, and the number of nodes that write back. Each line follows, with its entries.
+    RestoreHead { node: u64, run: u64, batch: u64, lost: bool, since: Micros, nodes: u64, line_count: u64 }
+
+    EntryCount { entry_count: u64 }
+
+    /// An admission that a node writes back; `admitted` if the server had admitted it.
+    RestoreEntry { at: Micros, cost: u64, admitted: bool }
+
+    RestoredReply { added: u64, used: u64 }
+
+    /// Plan for `lua/audit.lua`, after the expiry settings: whether to repair, and the most entries to look at.
+    AuditHead { repair: bool, most: u64 }
+
+    AuditReplyHead { form: AuditForm }
+
+    /// Time until a key expires; 0 if it does not.
+    ForeignReply { expires: Micros }
+
+    /// Reply to an audit; `expires` as in [`ForeignReply`], and `needed` is the time that the key must be kept.
+    AuditReply {
+        expires: Micros, at: Micros, counted: u64, stored: u64, total_is_wrong: bool, costs_are_wrong: bool,
+        newest_stored: Micros, newest_counted: Micros, oldest_stored: Micros, oldest_counted: Micros, needed: Micros,
+        repaired: bool,
+    }
+
+    /// Plan for `lua/gc.lua`, after the expiry settings: the sum of 1, 2, 4 and 8 for KEYS to report if they are foreign.
+    GcHead { reported: u64 }
+
+    GcReply { trimmed: u64, dropped: u64, expiries: u64, freed: u64, foreign: u64, rest: GcRest }
+
+    /// Start of a packed log in Redis, after its mark: bytes of a record, capacity of the ring in records, index of the
+    /// first record in it, records in it, window, end of the front. See `lua/packed.lua`.
+    LogShape { width: u64, room: u64, head: u64, size: u64, log_window: Micros, to: u64 }
+
+    /// Fields of a packed log that every admission changes, after the [`LogShape`]: permits in use, newest instant that
+    /// counts, last instant, instant of the oldest record, number of the next admission at the newest record's instant,
+    /// start of the front, number of recent records.
+    LogCounts { used: u64, newest: Micros, last: Micros, oldest: Micros, next_ordinal: u64, from: u64, recent: u64 }
+}
