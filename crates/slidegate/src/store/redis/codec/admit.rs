@@ -13,9 +13,7 @@ use super::verdict::{check_verdict, run_verdicts, take_run};
 use crate::store::redis::layout::{self, KeyPart, Kind, Names};
 use crate::store::redis::script::{Arguments, Parts};
 use crate::store::redis::{Expiry, bad_reply};
-use crate::{
-    BatchVerdicts, Check, Checks, Count, Error, Key, Micros, RampShape, Source, Verdicts, WarmUp,
-};
+use crate::{BatchVerdicts, Check, Checks, Count, Error, Key, Micros, RampShape, Source, Verdicts, WarmUp};
 
 /// Encoded batch, and how to decode the reply to it.
 pub(in crate::store::redis) struct Plan<'a> {

@@ -11,7 +11,6 @@ use super::load::{LoadRequest, load};
 use super::{AttemptError, TransactionResult, Work, commit};
 use crate::algorithm::evaluate::evaluate;
 use crate::store::redis::topology::ShardId;
-use crate::store::redis::zset_snapshot::ZsetSnapshot;
 use crate::store::redis::{Inner, bad_reply};
 use crate::{BatchVerdicts, Checks, Count, Encoding, Error, Key, Micros, Outcome, Verdicts};
 

@@ -8,7 +8,7 @@ use super::load::{load, newest_besides, note_name};
 use super::{AttemptError, TransactionResult, Work, commit};
 use crate::store::redis::layout::{FIRST_ID_SEQ, id_note_of};
 use crate::store::redis::topology::ShardId;
-use crate::store::redis::zset_snapshot::{ZsetEntry, ZsetSnapshot};
+use crate::store::redis::zset_snapshot::ZsetEntry;
 use crate::store::redis::{Inner, bad_reply};
 use crate::{Correction, Entry, Error, Key, Micros, Receipt, Settled, Settlement};
 
