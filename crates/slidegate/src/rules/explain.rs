@@ -2,7 +2,8 @@
 
 use std::fmt;
 
-use super::rule::{Pattern, find};
+use super::matching::find;
+use super::pattern::Pattern;
 use super::selection::{Kind, Selection};
 use super::{Mode, Rule, Rules};
 use crate::checks::too_many_permits;
@@ -203,16 +204,6 @@ impl fmt::Display for MismatchReason<'_> {
             MismatchReason::Beyond(attribute) => {
                 write!(f, "it is `only` for requests without `{attribute}`")
             }
-        }
-    }
-}
-
-/// Writes the pattern as in the rules file.
-impl fmt::Display for Pattern {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Pattern::Is(text) => f.write_str(text),
-            Pattern::StartsWith(prefix) => write!(f, "{prefix}*"),
         }
     }
 }

@@ -3,6 +3,7 @@
 mod ad_hoc;
 mod combined_checks;
 mod explain;
+mod matching;
 #[cfg(feature = "yaml")]
 mod parse;
 #[cfg(feature = "yaml")]
@@ -11,6 +12,7 @@ mod parse_adaptive;
 mod parse_warm_up;
 #[cfg(feature = "http")]
 mod paths;
+mod pattern;
 mod rule;
 #[cfg(feature = "schema")]
 mod schema;
@@ -30,7 +32,8 @@ pub(crate) use self::combined_checks::{CombinedChecks, RequestPart};
 pub use self::explain::{Explanation, MismatchReason, RuleMatch};
 #[cfg(feature = "yaml")]
 pub use self::parse::{FILE_FIELDS, read_on_error};
-pub use self::rule::{DEFAULT_CODE, MAX_KEY_ATTRIBUTES, MAX_LEASE, Mode, Pattern, Rule};
+pub use self::pattern::Pattern;
+pub use self::rule::{DEFAULT_CODE, MAX_KEY_ATTRIBUTES, MAX_LEASE, Mode, Rule};
 #[cfg(feature = "schema")]
 pub use self::schema::{
     AdHocFile, AdaptiveFile, BoundsFile, LatencyFile, LeaseFile, OnErrorFile, OverrideFile, RuleFile,

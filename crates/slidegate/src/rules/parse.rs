@@ -5,7 +5,8 @@ use std::num::NonZeroU32;
 
 use super::parse_adaptive::read_adaptive;
 use super::parse_warm_up::read_warm_up;
-use super::rule::{Mode, Pattern, Rule, check_held};
+use super::pattern::Pattern;
+use super::rule::{Mode, Rule, check_held};
 use super::selection::{Kind, no_such_rule};
 use super::{AdHoc, Bounds, MAX_RULES, Rules};
 use super::{shadow, unmatched};
