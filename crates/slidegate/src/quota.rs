@@ -62,14 +62,14 @@ impl Algorithm {
     }
 }
 
-/// The events that a rule counts.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Count {
-    /// Admitted requests only.
-    #[default]
-    Admitted,
-    /// All requests, also denied ones: a client that keeps retrying stays denied.
-    Attempts,
+crate::words! {
+    /// The events that a rule counts.
+    pub enum Count default Admitted {
+        /// Admitted requests only.
+        Admitted = "admitted",
+        /// All requests, also denied ones: a client that keeps retrying stays denied.
+        Attempts = "attempts",
+    }
 }
 
 /// A validated limit over a window.

@@ -4,6 +4,10 @@ pub(crate) mod clock;
 pub(crate) mod micros;
 #[cfg(feature = "http")]
 pub(crate) mod path_spelling;
+pub(crate) mod percent;
+#[cfg(feature = "yaml")]
+pub mod section;
 pub(crate) mod striped_counter;
+pub mod words;
 #[cfg(feature = "yaml")]
 pub mod yaml;
