@@ -13,7 +13,7 @@ use slidegate::{
 use tokio::sync::Mutex;
 
 use crate::common::console::warn;
-use crate::config::{Config, StoreKind};
+use crate::config::{ConfigSettings, StoreKind};
 
 /// Memory store or Redis store.
 #[derive(Clone)]
@@ -75,12 +75,13 @@ const POLL_INTERVAL: Duration = Duration::from_millis(250);
 
 impl AnyStore {
     /// Opens a store of this kind with the settings of the configuration.
-    pub(crate) fn open(kind: StoreKind, config: &Config) -> Result<Self, String> {
+    pub(crate) fn open(kind: StoreKind, settings: &ConfigSettings) -> Result<Self, String> {
         match kind {
-            StoreKind::Memory => Ok(AnyStore::Memory(MemoryStore::with_options(config.memory))),
+            StoreKind::Memory => Ok(AnyStore::Memory(MemoryStore::with_options(settings.memory))),
             StoreKind::Redis(url) => {
-                let options = config.redis.options(url.as_deref())?;
-                AnyStore::redis(&options, &config.guard, &config.hot_keys).map_err(|error| error.to_string())
+                let options = settings.redis.options(url.as_deref())?;
+                AnyStore::redis(&options, &settings.guard, &settings.hot_keys)
+                    .map_err(|error| error.to_string())
             }
         }
     }

@@ -44,26 +44,26 @@ pub struct Check {
     pub rule: u32,
 }
 
-/// Storage format of a sliding window in Redis. The decisions are the same, bit for bit.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Encoding {
-    /// A sorted set, which people can read with `redis-cli`.
-    #[default]
-    Zset,
-    /// A packed log in a string: at most ten bytes per event. Only for `sliding-window`.
-    Packed,
+crate::words! {
+    /// Storage format of a sliding window in Redis. The decisions are the same, bit for bit.
+    pub enum Encoding default Zset {
+        /// A sorted set, which people can read with `redis-cli`.
+        Zset = "zset",
+        /// A packed log in a string: at most ten bytes per event. Only for `sliding-window`.
+        Packed = "packed",
+    }
 }
 
-/// Behaviour while a store cannot decide.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum OnError {
-    /// Decide in this process, with this node's share of the limit and its own admissions.
-    #[default]
-    Local,
-    /// Allow the request.
-    Open,
-    /// Deny the request.
-    Closed,
+crate::words! {
+    /// Behaviour while a store cannot decide.
+    pub enum OnError default Local {
+        /// Decide in this process, with this node's share of the limit and its own admissions.
+        Local = "local",
+        /// Allow the request.
+        Open = "open",
+        /// Deny the request.
+        Closed = "closed",
+    }
 }
 
 impl Check {

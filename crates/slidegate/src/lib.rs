@@ -49,7 +49,7 @@
 //! |---|---|---|
 //! | 0 | `error` | [`Error`], [`Fault`] (the reason why a store could not decide), [`Problem`] (one mistake in a file). |
 //! | 0 | `key` | [`Key`]: the injective text that names a counter. |
-//! | 1 | `common` | [`Clock`], [`SystemClock`], [`ManualClock`] for tests, [`Micros`], YAML with line numbers, path spelling. |
+//! | 1 | `common` | [`Clock`], [`SystemClock`], [`ManualClock`] for tests, [`Micros`], YAML with line numbers, declared sections of files, path spelling. |
 //! | 2 | `dynamic` | Limits that change while they run: [`WarmUp`] after a cold start, [`Adaptive`] by load. |
 //! | 2 | `settlement` | [`Settlement`]: the correction of a past admission. |
 //! | 3 | `quota` | [`Quota`]: limit, window, [`Algorithm`], [`Count`]. |
@@ -72,7 +72,7 @@
 //! | feature | adds |
 //! |---|---|
 //! | `yaml` (default) | Rules from a YAML file. |
-//! | `schema` | The JSON Schema of that file. |
+//! | `schema` | The JSON Schema of that file; includes `yaml`. |
 //! | `redis` | Counters that several processes share. |
 //! | `tower` | A layer for axum, tonic and hyper. |
 //! | `http` | Clients behind proxies, path spelling, rate-limit headers. |
@@ -121,6 +121,11 @@ pub use crate::algorithm::evaluate::{States, evaluate};
 pub use crate::checks::{Check, Checks, Encoding, MAX_ID, OnError, RequestId};
 pub use crate::common::clock::{Clock, ManualClock, Sleep, SystemClock};
 pub use crate::common::micros::Micros;
+#[cfg(feature = "yaml")]
+#[doc(hidden)]
+pub use crate::common::section;
+#[doc(hidden)]
+pub use crate::common::words;
 #[cfg(feature = "yaml")]
 pub use crate::common::yaml;
 pub use crate::decision::{Decision, Limit};

@@ -16,7 +16,7 @@ use crate::app::state::{AppState, Settings};
 use crate::app::{adaptive_task, monitor, rule_manager};
 use crate::common::console::say;
 use crate::common::signals;
-use crate::config::{AccessConfig, Listen, ListenAddress, ReservationsConfig, StoreKind};
+use crate::config::{AccessConfig, Config, Listen, ListenAddress, ReservationsConfig, StoreKind};
 use crate::protocol::serve::Listeners;
 use crate::protocol::tls::Tls;
 use crate::protocol::{listener, serve};
@@ -89,34 +89,35 @@ pub(super) fn run(args: ServeArgs) -> Result<(), String> {
     };
     let files = FileSource::new(args.config, args.envoy_config);
     let watch = files.watch();
-    let config = files.load()?;
+    let Config { rules, settings } = files.load()?;
     let source = files.name();
     let listen = Listen { http: args.http, grpc: args.grpc, resp: args.resp, admin: args.admin };
-    let listen = listen.or(config.listen).or(Listen::DEFAULT);
-    let store = args.store.or(config.store.clone()).unwrap_or_default();
-    let access = access(&config.access)?;
+    let listen = listen.or(settings.listen.addresses).or(Listen::DEFAULT);
+    let store = args.store.or(settings.store.clone()).unwrap_or_default();
+    let access = access(&settings.access)?;
     if !args.admin_without_token {
         check_admin(&listen, &access)?;
     }
-    let reservation_keys = reservation_keys(&config.reservations)?;
+    let reservation_keys = reservation_keys(&settings.reservations)?;
     let recording = args.record.create()?;
     // A connection is an open file. If the system allows fewer, the listener reports it when they run out.
-    let _ = rlimit::increase_nofile_limit(OPEN_FILES + MAX_LISTENERS * config.limits.connections as u64);
+    let limits = settings.listen.limits;
+    let _ = rlimit::increase_nofile_limit(OPEN_FILES + MAX_LISTENERS * limits.connections as u64);
     let served = runtime.block_on(async {
-        let tls = config.tls.clone().map(Tls::new).transpose()?.map(Arc::new);
+        let tls = settings.tls.clone().map(Tls::new).transpose()?.map(Arc::new);
         let (listeners, addresses) = bind_listeners(listen, tls.clone()).await?;
-        let store = AnyStore::open(store, &config)?;
-        let shared_rules = if config.rules.is_known() { None } else { Some(shared_rules(&store)?) };
-        let mut app = AppState::new(store.clone(), config.authorize.normalize_paths(config.rules), source);
+        let store = AnyStore::open(store, &settings)?;
+        let shared_rules = if rules.is_known() { None } else { Some(shared_rules(&store)?) };
+        let mut app = AppState::new(store.clone(), settings.authorize.normalize_paths(rules), source);
         app.settings = Settings {
             access,
-            limits: config.limits,
-            authorize: config.authorize,
-            redis: config.redis,
+            limits,
+            authorize: settings.authorize,
+            redis: settings.redis,
             shared_rules: shared_rules.clone(),
             log_keys,
         };
-        app.stats.enabled = config.monitor.decisions;
+        app.stats.enabled = settings.monitor.decisions;
         let shared_key = match (reservation_keys, store.redis_store()) {
             (Some(keys), _) => {
                 app.limiter.set_reservation_keys(keys);
@@ -131,7 +132,7 @@ pub(super) fn run(args: ServeArgs) -> Result<(), String> {
             tokio::spawn(shared_key.follow(Arc::clone(&app)));
         }
         tokio::spawn(store.clone().start_and_watch());
-        tokio::spawn(monitor::watch(Arc::clone(&app), config.monitor));
+        tokio::spawn(monitor::watch(Arc::clone(&app), settings.monitor));
         tokio::spawn(adaptive_task::watch(Arc::clone(&app)));
         if let Some(tls) = tls {
             tokio::spawn(tls.reload_on_change());
@@ -169,8 +170,8 @@ fn shared_rules(store: &AnyStore) -> Result<RedisStore, String> {
 
 /// Reads the tokens of the environment and of the files in `access`.
 fn access(config: &AccessConfig) -> Result<Auth, String> {
-    let data = tokens(TOKEN_VARIABLE, config.tokens.as_deref())?;
-    let admin = tokens(ADMIN_TOKEN_VARIABLE, config.admin_tokens.as_deref())?;
+    let data = tokens(TOKEN_VARIABLE, config.tokens_file.as_deref())?;
+    let admin = tokens(ADMIN_TOKEN_VARIABLE, config.admin_tokens_file.as_deref())?;
     Ok(Auth::new(data, admin))
 }
 
@@ -197,7 +198,7 @@ fn tokens(variable: &str, file: Option<&Path>) -> Result<Vec<Token>, String> {
 
 /// Reads the keys of the environment and of the file in `reservations`. None if there is neither.
 fn reservation_keys(config: &ReservationsConfig) -> Result<Option<ReservationKeys>, String> {
-    let texts = secrets("reservation key", reservation_keys::KEY_VARIABLE, config.keys.as_deref())?;
+    let texts = secrets("reservation key", reservation_keys::KEY_VARIABLE, config.keys_file.as_deref())?;
     if texts.is_empty() {
         return Ok(None);
     }

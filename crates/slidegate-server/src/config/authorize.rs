@@ -1,15 +1,12 @@
 //! The `authorize` section of the file: how `/v1/authorize` turns a request of a proxy into attributes.
 
-use std::collections::BTreeMap;
 use std::net::Ipv6Addr;
 
 use axum::http::{HeaderName, StatusCode};
 use ipnet::IpNet;
-use schemars::JsonSchema;
-use serde::Serialize;
 use slidegate::Rules;
 use slidegate::http::{PathSpelling, network};
-use slidegate::yaml::{Node, Reader};
+use slidegate::section::{Kind, Shown};
 
 /// Source of the value of an attribute.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,19 +23,30 @@ pub enum Origin {
     Header(HeaderName),
 }
 
-/// Settings of `/v1/authorize`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct AuthorizeConfig {
-    /// Attributes, and the source of their values.
-    pub attributes: Vec<(String, Origin)>,
-    /// Proxies that are trusted to name the client's address.
-    pub trusted_proxies: Vec<IpNet>,
-    /// Number of bits of an IPv6 address that identify one client.
-    pub ipv6_prefix: u8,
-    /// Status code of a denial.
-    pub deny_status: StatusCode,
-    /// Spellings that are treated as the same path.
-    pub path: PathSpelling,
+slidegate::section! {
+    /// Settings of `/v1/authorize`, which decides about the requests of a proxy.
+    pub struct AuthorizeConfig("Authorize") {
+        /// Attributes, and the source of their values: `client` (its address), `path`, `method`, `host`, or `header NAME`.
+        attributes: Vec<(String, Origin)> as Attributes = default_attributes(),
+        /// Addresses and networks of proxies that are trusted to name the client's address.
+        trusted_proxies: Vec<IpNet> as Vec<Network> = this_machine(),
+        /// Number of bits of an IPv6 address that identify one client.
+        ipv6_prefix: u8 { between(16, 128) } = 64,
+        /// Status code of a denial; nginx accepts only 401 and 403.
+        deny_status: StatusCode as DenyStatus = StatusCode::TOO_MANY_REQUESTS,
+        /// Spellings that are treated as the same path. All that some back end treats as the same, unless given.
+        path: PathSpelling as MergedSpellings = PathSpelling::merged(),
+    }
+}
+
+fn default_attributes() -> Vec<(String, Origin)> {
+    let attributes =
+        [("ip", Origin::Client), ("api", Origin::Path), ("method", Origin::Method), ("host", Origin::Host)];
+    attributes.map(|(name, origin)| (name.to_owned(), origin)).into()
+}
+
+fn this_machine() -> Vec<IpNet> {
+    vec![IpNet::new_assert([127, 0, 0, 0].into(), 8), IpNet::new_assert(Ipv6Addr::LOCALHOST.into(), 128)]
 }
 
 impl AuthorizeConfig {
@@ -46,26 +54,6 @@ impl AuthorizeConfig {
     pub(crate) fn normalize_paths(&self, rules: Rules) -> Rules {
         let paths = self.attributes.iter().filter(|(_, origin)| *origin == Origin::Path);
         paths.fold(rules, |rules, (name, _)| rules.with_paths(name, self.path))
-    }
-}
-
-impl Default for AuthorizeConfig {
-    fn default() -> Self {
-        let attributes = [
-            ("ip", Origin::Client),
-            ("api", Origin::Path),
-            ("method", Origin::Method),
-            ("host", Origin::Host),
-        ];
-        let loopback =
-            [IpNet::new_assert([127, 0, 0, 0].into(), 8), IpNet::new_assert(Ipv6Addr::LOCALHOST.into(), 128)];
-        AuthorizeConfig {
-            attributes: attributes.map(|(name, origin)| (name.to_owned(), origin)).into(),
-            trusted_proxies: loopback.into(),
-            ipv6_prefix: 64,
-            deny_status: StatusCode::TOO_MANY_REQUESTS,
-            path: PathSpelling::merged(),
-        }
     }
 }
 
@@ -77,159 +65,134 @@ pub(crate) fn deny_status(number: u64) -> Result<StatusCode, String> {
         .ok_or_else(|| format!("the status of a denial must be from 400 to 599, not {number}"))
 }
 
-const FIELDS: [&str; 5] = ["attributes", "trusted-proxies", "ipv6-prefix", "deny-status", "path"];
-
-pub(super) fn read(node: &Node, reader: &mut Reader) -> Option<AuthorizeConfig> {
-    let fields = reader.fields(node, "authorize", &FIELDS)?;
-    let mut config = AuthorizeConfig::default();
-    if let Some(node) = fields.get("attributes") {
-        config.attributes = read_attributes(node, reader)?;
+slidegate::section! {
+    /// Spellings that are treated as the same path.
+    struct PathFile("Path") {
+        /// `strip`: `/login/` is `/login`.
+        trailing_slash: Strip,
+        /// `lower`: `/LOGIN` is `/login`.
+        case: Case,
+        /// `strip`: `/login;a` is `/login`.
+        parameters: Strip,
+        /// `slash`: `\\login` is `/login`.
+        backslash: Backslash,
     }
-    if let Some(node) = fields.get("trusted-proxies") {
-        config.trusted_proxies.clear();
-        for item in reader.list(node, "trusted-proxies")? {
-            let text = reader.text(item, "trusted-proxies")?;
-            match network(text) {
-                Ok(net) => config.trusted_proxies.push(net),
-                Err(error) => reader.problem(item, error.to_string()),
-            }
+}
+
+slidegate::words! {
+    /// Treatment of a part of a path.
+    enum Strip default Strip {
+        /// The part is removed.
+        Strip = "strip",
+        /// The part stays.
+        Keep = "keep",
+    }
+}
+
+slidegate::words! {
+    /// Treatment of the letters of a path.
+    enum Case default Lower {
+        /// All letters become lower case.
+        Lower = "lower",
+        /// The letters stay as they are.
+        Keep = "keep",
+    }
+}
+
+slidegate::words! {
+    /// Treatment of a backslash in a path.
+    enum Backslash default Slash {
+        /// A backslash becomes a slash.
+        Slash = "slash",
+        /// A backslash stays as it is.
+        Keep = "keep",
+    }
+}
+
+/// Field `path`.
+struct MergedSpellings;
+
+slidegate::field_type! {
+    MergedSpellings => PathSpelling,
+    kind: |terms| PathFile::kind(terms),
+    read: |node, reader, what, terms| {
+        let file = PathFile::read(node, reader, what, terms)?;
+        let mut path = PathSpelling::merged();
+        path = if file.trailing_slash == Strip::Keep { path.keep_trailing_slash() } else { path };
+        path = if file.case == Case::Keep { path.keep_case() } else { path };
+        path = if file.parameters == Strip::Keep { path.keep_parameters() } else { path };
+        Some(if file.backslash == Backslash::Keep { path.keep_backslash() } else { path })
+    },
+    // The defaults are those of the fields.
+    shown: |_| Shown::Null,
+}
+
+/// Status code of a denial.
+struct DenyStatus;
+
+slidegate::field_type! {
+    DenyStatus => StatusCode,
+    kind: |_| Kind::Whole(400, 599),
+    read: |node, reader, what, _| {
+        let number = reader.whole(node, what)?;
+        deny_status(number).map_err(|message| reader.problem(node, message)).ok()
+    },
+    shown: |status| Shown::Whole(status.as_u16().into()),
+}
+
+/// Address or network.
+struct Network;
+
+slidegate::field_type! {
+    Network => IpNet,
+    kind: |_| Kind::Text,
+    read: |node, reader, what, _| {
+        let text = reader.text(node, what)?;
+        reader.accept(node, network(text))
+    },
+    shown: |network| Shown::Text(network.to_string()),
+}
+
+/// Words for the sources other than headers.
+const ORIGINS: [(&str, Origin); 4] =
+    [("client", Origin::Client), ("path", Origin::Path), ("method", Origin::Method), ("host", Origin::Host)];
+
+impl Origin {
+    fn parse(text: &str) -> Option<Self> {
+        let header = || text.strip_prefix("header ")?.trim().parse().ok().map(Origin::Header);
+        ORIGINS.into_iter().find(|(word, _)| *word == text).map(|(_, origin)| origin).or_else(header)
+    }
+
+    fn text(&self) -> String {
+        let word = ORIGINS.into_iter().find(|(_, origin)| origin == self).map(|(word, _)| word.to_owned());
+        match self {
+            Origin::Header(name) => format!("header {name}"),
+            _ => word.unwrap_or_default(),
         }
     }
-    if let Some(node) = fields.get("ipv6-prefix") {
-        let bits = reader.whole(node, "ipv6-prefix")?;
-        match u8::try_from(bits).ok().filter(|bits| (16..=128).contains(bits)) {
-            Some(bits) => config.ipv6_prefix = bits,
-            None => reader.problem(node, format!("ipv6-prefix must be from 16 to 128, not {bits}")),
+}
+
+/// Attributes, and the source of their values.
+struct Attributes;
+
+slidegate::field_type! {
+    Attributes => Vec<(String, Origin)>,
+    kind: |_| Kind::Map(Box::new(Kind::Text)),
+    read: |node, reader, what, _| {
+        let mut attributes = Vec::new();
+        for (_, name, node) in reader.entries(node, what)? {
+            let Some(text) = reader.text(node, &name) else { continue };
+            let Some(origin) = Origin::parse(text) else {
+                let origins = "`client`, `path`, `method`, `host` or `header NAME`";
+                reader.problem(node, format!("`{name}` comes from {origins}, not \"{text}\""));
+                continue;
+            };
+            attributes.push((name, origin));
         }
-    }
-    if let Some(node) = fields.get("deny-status") {
-        let number = reader.whole(node, "deny-status")?;
-        match deny_status(number) {
-            Ok(status) => config.deny_status = status,
-            Err(message) => reader.problem(node, message),
-        }
-    }
-    if let Some(node) = fields.get("path") {
-        config.path = read_path(node, reader)?;
-    }
-    Some(config)
-}
-
-fn read_path(node: &Node, reader: &mut Reader) -> Option<PathSpelling> {
-    let fields = reader.fields(node, "path", &["trailing-slash", "case", "parameters", "backslash"])?;
-    let mut keeps = |name: &str, merged: &'static str| match fields.get(name) {
-        Some(node) => reader.word(node, name, &[(merged, false), ("keep", true)]),
-        None => Some(false),
-    };
-    let [slash, case] = [keeps("trailing-slash", "strip"), keeps("case", "lower")];
-    let [parameters, backslash] = [keeps("parameters", "strip"), keeps("backslash", "slash")];
-    let mut path = PathSpelling::merged();
-    path = if slash? { path.keep_trailing_slash() } else { path };
-    path = if case? { path.keep_case() } else { path };
-    path = if parameters? { path.keep_parameters() } else { path };
-    Some(if backslash? { path.keep_backslash() } else { path })
-}
-
-fn read_attributes(node: &Node, reader: &mut Reader) -> Option<Vec<(String, Origin)>> {
-    let mut attributes = Vec::new();
-    for (_, name, node) in reader.entries(node, "attributes")? {
-        let text = reader.text(node, &name)?;
-        let origin = match text {
-            "client" => Some(Origin::Client),
-            "path" => Some(Origin::Path),
-            "method" => Some(Origin::Method),
-            "host" => Some(Origin::Host),
-            _ => {
-                let header = text.strip_prefix("header ").map(|name| name.trim().parse());
-                header.and_then(Result::ok).map(Origin::Header)
-            }
-        };
-        match origin {
-            Some(origin) => attributes.push((name, origin)),
-            None => reader.problem(
-                node,
-                format!(
-                    "`{name}` comes from `client`, `path`, `method`, `host` or `header NAME`, not \"{text}\""
-                ),
-            ),
-        }
-    }
-    Some(attributes)
-}
-
-/// Settings of `/v1/authorize`, which decides about the requests of a proxy.
-#[derive(Clone, Debug, Serialize, JsonSchema)]
-#[serde(rename_all = "kebab-case", deny_unknown_fields)]
-#[schemars(rename = "Authorize")]
-pub struct AuthorizeFile {
-    /// Attributes, and the source of their values: `client` (its address), `path`, `method`, `host`, or `header NAME`.
-    /// `{ ip: client, api: path, method: method, host: host }`, unless given.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub attributes: Option<BTreeMap<String, String>>,
-    /// Addresses and networks of proxies that are trusted to name the client's address. This machine, unless given.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub trusted_proxies: Option<Vec<String>>,
-    /// Number of bits of an IPv6 address that identify one client. 64, unless given.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    #[schemars(range(min = 16, max = 128))]
-    pub ipv6_prefix: Option<u8>,
-    /// Status code of a denial; nginx accepts only 401 and 403. 429, unless given.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    #[schemars(range(min = 400, max = 599))]
-    pub deny_status: Option<u16>,
-    /// Spellings that are treated as the same path. All that some back end treats as the same, unless given.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub path: Option<PathFile>,
-}
-
-/// Spellings that are treated as the same path.
-#[derive(Clone, Debug, Serialize, JsonSchema)]
-#[serde(rename_all = "kebab-case", deny_unknown_fields)]
-#[schemars(rename = "Path")]
-pub struct PathFile {
-    /// `strip`: `/login/` is `/login`. `strip`, unless given.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub trailing_slash: Option<StripFile>,
-    /// `lower`: `/LOGIN` is `/login`. `lower`, unless given.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub case: Option<CaseFile>,
-    /// `strip`: `/login;a` is `/login`. `strip`, unless given.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub parameters: Option<StripFile>,
-    /// `slash`: `\\login` is `/login`. `slash`, unless given.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub backslash: Option<BackslashFile>,
-}
-
-/// Treatment of a part of a path.
-#[derive(Clone, Copy, Debug, Serialize, JsonSchema)]
-#[serde(rename_all = "kebab-case")]
-#[schemars(rename = "Strip")]
-pub enum StripFile {
-    /// The part is removed.
-    Strip,
-    /// The part stays.
-    Keep,
-}
-
-/// Treatment of the letters of a path.
-#[derive(Clone, Copy, Debug, Serialize, JsonSchema)]
-#[serde(rename_all = "kebab-case")]
-#[schemars(rename = "Case")]
-pub enum CaseFile {
-    /// All letters become lower case.
-    Lower,
-    /// The letters stay as they are.
-    Keep,
-}
-
-/// Treatment of a backslash in a path.
-#[derive(Clone, Copy, Debug, Serialize, JsonSchema)]
-#[serde(rename_all = "kebab-case")]
-#[schemars(rename = "Backslash")]
-pub enum BackslashFile {
-    /// A backslash becomes a slash.
-    Slash,
-    /// A backslash stays as it is.
-    Keep,
+        Some(attributes)
+    },
+    shown: |attributes| {
+        let text = |origin: &Origin| Shown::Text(origin.text());
+        Shown::Map(attributes.iter().map(|(name, origin)| (name.clone(), text(origin))).collect())
+    },
 }

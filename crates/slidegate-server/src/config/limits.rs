@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use slidegate::Micros;
+
 /// Upper bound on the body of a request that replaces the rules, in bytes.
 pub const MAX_RULES_BODY: usize = 4 << 20;
 
@@ -16,8 +18,8 @@ pub struct Limits {
     pub shutdown: Duration,
     /// Upper bound on the connections of each listener. Beyond it, idle connections are closed to make room.
     pub connections: usize,
-    /// Upper bound on connections from one client address, or one /64 network of IPv6.
-    pub connections_per_address: usize,
+    /// Upper bound on connections from one client address, or one /64 network of IPv6. Half of `connections`, unless given.
+    pub connections_per_address: Option<usize>,
     /// Time limit for the first byte of a connection.
     pub first_byte: Duration,
     /// Upper bound on the bytes of unfinished requests of all connections.
@@ -35,11 +37,38 @@ impl Default for Limits {
             request: Duration::from_secs(10),
             shutdown: Duration::from_secs(10),
             connections: 10_000,
-            connections_per_address: 5_000,
+            connections_per_address: None,
             first_byte: Duration::from_secs(10),
             unfinished_bytes: 256 << 20,
             grpc_streams: 1_000,
             grpc_streams_per_connection: 8,
         }
+    }
+}
+
+/// Upper bound on connections of a listener, and on streams. No system has more open files.
+const MAX_COUNT: u64 = 1_000_000;
+
+/// Smallest budget for unfinished requests. The largest request must fit, in the steps in which its bytes are taken from
+/// the budget.
+const MIN_UNFINISHED_BYTES: u64 = 2 * MAX_RULES_BODY as u64;
+
+slidegate::section! {
+    /// Bounds on the resources that clients can use.
+    pub(super) struct LimitsSection("ListenLimits", base: Limits::default()) for Limits {
+        /// Upper bound on the connections of each listener. At the bound, the oldest connection that has not sent a whole
+        /// request is closed to make room for the next, or else the connections that have been idle for longest.
+        connections: usize { between(1, MAX_COUNT) },
+        /// Upper bound on connections from one client address, or one /64 network of IPv6. Half of `connections`, unless
+        /// given.
+        connections_per_address: Option<usize> { between(1, MAX_COUNT).example("100") },
+        /// Time limit for the first byte of a connection.
+        first_byte: Duration { lasting(Micros::from_millis(10), Micros::from_secs(3_600)) },
+        /// Upper bound on the bytes of unfinished requests and commands of all connections together.
+        unfinished_bytes: usize { between(MIN_UNFINISHED_BYTES, 1 << 40) },
+        /// Upper bound on gRPC streams: watches of `grpc.health.v1.Health` and reflection.
+        grpc_streams: usize { between(0, MAX_COUNT) },
+        /// Upper bound on gRPC streams of one connection.
+        grpc_streams_per_connection: usize { between(0, 1_000) },
     }
 }

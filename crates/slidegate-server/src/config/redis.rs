@@ -1,13 +1,15 @@
 //! The `redis` section of the file: connection to Redis, and storage options.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
-use schemars::JsonSchema;
-use serde::Serialize;
+use slidegate::section::{Given, Section};
 use slidegate::yaml::{Node, Reader};
-use slidegate::{Encoding, RedisMode, RedisOptions, RedisTls, RedisTopology, Rules};
+use slidegate::{
+    Encoding, MAX_BATCH_SIZE, Micros, RedisMode, RedisOptions, RedisSentinel, RedisTls, RedisTopology, Rules,
+};
 
-use super::topology::{self, SentinelFile};
+use super::topology::{Sentinel, Url, topology};
 
 /// Address of Redis, unless configured.
 pub const DEFAULT_URL: &str = "redis://127.0.0.1:6379";
@@ -16,14 +18,12 @@ pub const DEFAULT_URL: &str = "redis://127.0.0.1:6379";
 #[derive(Clone, Debug)]
 pub struct RedisConfig {
     options: RedisOptions,
-    ca: Option<PathBuf>,
-    cert: Option<PathBuf>,
-    key: Option<PathBuf>,
+    tls: RedisTlsFiles,
 }
 
 impl Default for RedisConfig {
     fn default() -> Self {
-        RedisConfig { options: RedisOptions::new(DEFAULT_URL), ca: None, cert: None, key: None }
+        RedisConfig { options: RedisOptions::new(DEFAULT_URL), tls: RedisTlsFiles::default() }
     }
 }
 
@@ -38,7 +38,8 @@ impl RedisConfig {
                 .map_err(|error| format!("cannot read {}: {error}", path.display())),
         };
         let mut options = self.options.clone();
-        options.tls = RedisTls { ca: read(&self.ca)?, cert: read(&self.cert)?, key: read(&self.key)? };
+        let RedisTlsFiles { ca, cert, key } = &self.tls;
+        options.tls = RedisTls { ca: read(ca)?, cert: read(cert)?, key: read(key)? };
         if let Some(url) = url {
             options.topology = RedisTopology::One(url.to_owned());
         }
@@ -46,76 +47,98 @@ impl RedisConfig {
     }
 }
 
-const FIELDS: [&str; 17] = [
-    "url",
-    "cluster",
-    "shards",
-    "sentinel",
-    "tls",
-    "connections",
-    "connect-timeout",
-    "response-timeout",
-    "keep-alive",
-    "health-check",
-    "max-in-flight",
-    "max-wait",
-    "batch-size",
-    "min-expire",
-    "expire-buffer",
-    "mode",
-    "prefix",
-];
-
 /// Returns true if a text is an address of Redis.
 pub(super) fn is_url(text: &str) -> bool {
     ["redis://", "rediss://", "redis+unix://", "unix://"].iter().any(|scheme| text.starts_with(scheme))
 }
 
-pub(super) fn read(node: &Node, reader: &mut Reader) -> Option<RedisConfig> {
-    let fields = reader.fields(node, "redis", &FIELDS)?;
-    let mut config = RedisConfig::default();
-    let options = &mut config.options;
-    if let Some(topology) = topology::read(&fields, reader)? {
-        options.topology = topology;
+const MILLISECOND: Micros = Micros::from_millis(1);
+const MINUTE: Micros = Micros::from_secs(60);
+const DAY: Micros = Micros::from_secs(86_400);
+const YEAR: Micros = Micros::from_secs(366 * 86_400);
+
+/// Fields of the section as they are written: of the first four, at most one is given.
+#[derive(Default)]
+pub(super) struct Written {
+    pub(super) url: Option<String>,
+    pub(super) cluster: Option<Vec<String>>,
+    pub(super) shards: Option<Vec<String>>,
+    pub(super) sentinel: Option<RedisSentinel>,
+    config: RedisConfig,
+}
+
+slidegate::section! {
+    /// Connection to Redis, and storage options.
+    pub(super) struct RedisSection("Redis", base: Written::default()) for Written {
+        /// `redis://[user:password@]host:port[/db]`, or `rediss://` for TLS.
+        url: Option<Url> { by_default("redis://127.0.0.1:6379") },
+        /// Instead of `url`: a Redis Cluster, by the urls of some of its nodes.
+        cluster: Option<Vec<Url>> { nonempty().of("url").example("[redis://a:6379, redis://b:6379]") },
+        /// Instead of `url`: independent servers that share the keys.
+        shards: Option<Vec<Url>> { nonempty().of("url").example("[redis://a:6379, redis://b:6379]") },
+        /// Instead of `url`: the primary that Redis Sentinel monitors.
+        sentinel: Option<Sentinel> { example("{ master: main, nodes: [redis://a:26379] }") },
+        /// Certificates, for `rediss://`.
+        [config] tls: RedisTlsFiles { example("{ ca: /etc/redis/ca.crt }") },
+        /// Number of connections.
+        [config.options] connections: usize { between(1, 64) },
+        /// Time limit for connecting.
+        [config.options] connect_timeout: Duration { lasting(MILLISECOND, MINUTE) },
+        /// Time limit for a response.
+        [config.options] response_timeout: Duration { lasting(MILLISECOND, MINUTE) },
+        /// Idle time after which TCP sends keep-alive probes.
+        [config.options] keep_alive: Duration { lasting(Micros::from_secs(1), DAY) },
+        /// Interval between two health checks of a connection.
+        [config.options] health_check: Duration { lasting(Micros::from_millis(100), DAY) },
+        /// Upper bound on concurrent calls.
+        [config.options] max_in_flight: usize { between(1, 1_000_000) },
+        /// Time that a call waits when that bound is reached.
+        [config.options] max_wait: Duration { lasting(Micros::ZERO, MINUTE) },
+        /// Upper bound on requests in one call.
+        [config.options] batch_size: usize { between(1, MAX_BATCH_SIZE as u64) },
+        /// Shortest time to live of a key.
+        [config.options] min_expire: Duration { lasting(Micros::ZERO, YEAR) },
+        /// Time that a key is stored after its entries no longer count.
+        [config.options] expire_buffer: Duration { lasting(Micros::ZERO, YEAR) },
+        /// Method that makes decisions atomic.
+        [config.options] mode: RedisMode,
+        /// Prefix of every key.
+        [config.options] prefix: String,
     }
-    let numbers = [
-        ("connections", &mut options.connections),
-        ("max-in-flight", &mut options.max_in_flight),
-        ("batch-size", &mut options.batch_size),
-    ];
-    for (name, option) in numbers {
-        if let Some(number) = fields.get(name).and_then(|node| reader.whole(node, name)) {
-            *option = usize::try_from(number).unwrap_or(usize::MAX);
-        }
+}
+
+slidegate::section! {
+    /// PEM files with certificates.
+    pub(super) struct RedisTlsFiles("RedisTls") {
+        /// Certificate authorities to trust; those of the system, unless given.
+        ca: Option<PathBuf> { example("/etc/redis/ca.crt") },
+        /// Certificate of this client.
+        cert: Option<PathBuf> { example("/etc/redis/client.crt") },
+        /// Private key of `cert`.
+        key: Option<PathBuf> { example("/etc/redis/client.key") },
     }
-    let durations = [
-        ("connect-timeout", &mut options.connect_timeout),
-        ("response-timeout", &mut options.response_timeout),
-        ("keep-alive", &mut options.keep_alive),
-        ("health-check", &mut options.health_check),
-        ("max-wait", &mut options.max_wait),
-        ("min-expire", &mut options.min_expire),
-        ("expire-buffer", &mut options.expire_buffer),
-    ];
-    for (name, option) in durations {
-        if let Some(duration) = fields.get(name).and_then(|node| reader.duration(node, name)) {
-            *option = duration.into();
-        }
+}
+
+/// Field `redis` of the file.
+pub(super) struct Redis;
+
+slidegate::field_type! {
+    Redis => RedisConfig,
+    kind: |terms| RedisSection::kind(terms),
+    read: |node, reader, what, _| checked(RedisSection::given(node, reader, what)?, reader),
+    shown: |config| RedisSection::show(&Written { config: config.clone(), ..Written::default() }),
+}
+
+/// Checks the fields against each other.
+fn checked(mut given: Given<'_, Written>, reader: &mut Reader) -> Option<RedisConfig> {
+    let topology = topology(&mut given, reader)?;
+    let mut config = given.value.config;
+    config.options.topology = topology.unwrap_or(config.options.topology);
+    if given.valid {
+        reader.accept(given.fields.node(), config.options.check());
     }
-    if let Some(node) = fields.get("mode") {
-        let words = [("script", RedisMode::Script), ("transaction", RedisMode::Transaction)];
-        options.mode = reader.word(node, "mode", &words).unwrap_or_default();
-    }
-    if let Some(prefix) = fields.get("prefix").and_then(|node| reader.text(node, "prefix")) {
-        options.prefix = prefix.to_owned();
-    }
-    reader.accept(node, options.check());
-    if let Some(node) = fields.get("tls")
-        && let Some(tls) = reader.fields(node, "tls", &["ca", "cert", "key"])
-    {
-        let mut path = |name: &str| tls.get(name).and_then(|node| reader.text(node, name)).map(PathBuf::from);
-        (config.ca, config.cert, config.key) = (path("ca"), path("cert"), path("key"));
-        if config.cert.is_some() != config.key.is_some() {
+    if let Some(node) = given.fields.get("tls") {
+        if config.tls.cert.is_some() != config.tls.key.is_some() {
             reader.problem(node, "tls needs both `cert` and `key`, or neither");
         }
         if !config.options.topology.urls().iter().all(|url| url.starts_with("rediss://")) {
@@ -134,94 +157,4 @@ pub(super) fn check_encodings(node: &Node, reader: &mut Reader, config: &RedisCo
             format!("mode: transaction cannot store rule `{}`, which has encoding: packed", rule.name()),
         );
     }
-}
-
-/// Connection to Redis, and storage options.
-#[derive(Clone, Debug, Serialize, JsonSchema)]
-#[serde(rename_all = "kebab-case", deny_unknown_fields)]
-#[schemars(rename = "Redis")]
-pub struct RedisFile {
-    /// `redis://[user:password@]host:port[/db]`, or `rediss://` for TLS. redis://127.0.0.1:6379, unless given.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub url: Option<String>,
-    /// Instead of `url`: a Redis Cluster, by the urls of some of its nodes.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    #[schemars(length(min = 1))]
-    pub cluster: Option<Vec<String>>,
-    /// Instead of `url`: independent servers that share the keys.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    #[schemars(length(min = 1))]
-    pub shards: Option<Vec<String>>,
-    /// Instead of `url`: the primary that Redis Sentinel monitors.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub sentinel: Option<SentinelFile>,
-    /// Certificates, for `rediss://`.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub tls: Option<RedisTlsFile>,
-    /// Number of connections. 2, unless given.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    #[schemars(range(min = 1, max = 64))]
-    pub connections: Option<u64>,
-    /// Time limit for connecting. 1s, unless given.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub connect_timeout: Option<String>,
-    /// Time limit for a response. 500ms, unless given.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub response_timeout: Option<String>,
-    /// Idle time after which TCP sends keep-alive probes. 15s, unless given.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub keep_alive: Option<String>,
-    /// Interval between two health checks of a connection. 5s, unless given.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub health_check: Option<String>,
-    /// Upper bound on concurrent calls. 4096, unless given.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    #[schemars(range(min = 1, max = 1_000_000))]
-    pub max_in_flight: Option<u64>,
-    /// Time that a call waits when that bound is reached. 50ms, unless given.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub max_wait: Option<String>,
-    /// Upper bound on requests in one call. 100, unless given.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    #[schemars(range(min = 1, max = 1_000))]
-    pub batch_size: Option<u64>,
-    /// Shortest time to live of a key. 60s, unless given.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub min_expire: Option<String>,
-    /// Time that a key is stored after its entries no longer count. 10s, unless given.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub expire_buffer: Option<String>,
-    /// Method that makes decisions atomic: `script`, unless given.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub mode: Option<RedisModeFile>,
-    /// Prefix of every key. sg, unless given.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub prefix: Option<String>,
-}
-
-/// PEM files with certificates.
-#[derive(Clone, Debug, Serialize, JsonSchema)]
-#[serde(rename_all = "kebab-case", deny_unknown_fields)]
-#[schemars(rename = "RedisTls")]
-pub struct RedisTlsFile {
-    /// Certificate authorities to trust; those of the system, unless given.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub ca: Option<String>,
-    /// Certificate of this client.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub cert: Option<String>,
-    /// Private key of `cert`.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub key: Option<String>,
-}
-
-/// Method that makes decisions atomic.
-#[derive(Clone, Copy, Debug, Serialize, JsonSchema)]
-#[serde(rename_all = "kebab-case")]
-#[schemars(rename = "RedisMode")]
-pub enum RedisModeFile {
-    /// A script: one round trip.
-    Script,
-    /// WATCH, MULTI and EXEC, for servers without scripts.
-    Transaction,
 }

@@ -173,7 +173,7 @@ pub fn import(files: &[NamedText]) -> Result<String, Vec<String>> {
     let messages = |error: &dyn std::fmt::Display| vec![error.to_string()];
     // Limits on the number of rules and duplicate names are checked here, not only where the result is used.
     slidegate::Rules::new(rules.iter().cloned()).map_err(|error| messages(&error))?;
-    self::emit::yaml(&rules).map_err(|error| messages(&error))
+    Ok(self::emit::yaml(&rules))
 }
 
 /// Returns the files of a directory: every `*.yaml` and `*.yml`, sorted by name.

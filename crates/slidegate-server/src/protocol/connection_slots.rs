@@ -155,7 +155,7 @@ impl ConnectionSlots {
     pub(crate) fn new(limits: &Limits) -> Arc<Self> {
         Arc::new(ConnectionSlots {
             connections: limits.connections.max(1),
-            per_address: limits.connections_per_address.max(1),
+            per_address: limits.connections_per_address.unwrap_or(limits.connections.div_ceil(2)).max(1),
             clock: SystemClock::new(),
             table: Mutex::default(),
             slot_freed: Notify::new(),
@@ -305,6 +305,7 @@ mod tests {
     use super::*;
 
     fn connection_slots(connections: usize, connections_per_address: usize) -> Arc<ConnectionSlots> {
+        let connections_per_address = Some(connections_per_address);
         ConnectionSlots::new(&Limits { connections, connections_per_address, ..Limits::default() })
     }
 

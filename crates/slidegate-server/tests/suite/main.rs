@@ -32,6 +32,7 @@ mod prometheus; // a real Prometheus with the alerts
 mod proxies; // nginx, Traefik and Caddy with forward authentication
 mod readme; // the examples of the README
 mod redis_store; // counting in Redis, from the API
+mod reference; // docs/configuration.md and the fuzz dictionaries, from the declarations
 mod resource_limits; // connections and memory of greedy clients
 mod resp; // the Redis protocol
 mod rule_reload; // rules that change while they are used

@@ -12,12 +12,12 @@ use crate::server::{BINARY, Server};
 #[test]
 fn invalid_fields_are_reported_with_their_line() {
     let broken = [
-        ("memory: { max-keys: 0 }", "1:9: max-keys must be between 1 and 1000000000, not 0"),
+        ("memory: { max-keys: 0 }", "1:21: max-keys must be between 1 and 1000000000, not 0"),
         ("memory: { max-keys: many }", "1:21: max-keys must be a whole number, not \"many\""),
         ("memory: { on-full: forget }", "1:20: on-full must be one of share, deny, evict, not \"forget\""),
         (
             "memory: { max-note-bytes: 1000 }",
-            "1:9: max-note-bytes must be between 1048576 and 1099511627776, not 1000",
+            "1:27: max-note-bytes must be between 1048576 and 1099511627776, not 1000",
         ),
         (
             "memory: { keys: 1 }",
@@ -32,7 +32,7 @@ fn invalid_fields_are_reported_with_their_line() {
 
 #[test]
 fn reads_every_field_and_the_defaults() {
-    let defaults = Config::parse("rules: []").unwrap().memory;
+    let defaults = Config::parse("rules: []").unwrap().settings.memory;
     assert_eq!(defaults, MemoryOptions::default());
     assert_eq!((defaults.max_keys, defaults.on_full), (1_000_000, OnFull::Share));
     let schema = process::output(Command::new(BINARY).arg("schema"));
@@ -42,7 +42,10 @@ fn reads_every_field_and_the_defaults() {
         let text =
             format!("memory: {{ max-keys: 5000, on-full: {word}, max-note-bytes: 2000000 }}\nrules: []");
         let config = Config::parse(&text).unwrap();
-        assert_eq!(config.memory, MemoryOptions { max_keys: 5_000, on_full, max_note_bytes: 2_000_000 });
+        assert_eq!(
+            config.settings.memory,
+            MemoryOptions { max_keys: 5_000, on_full, max_note_bytes: 2_000_000 }
+        );
         let value: Value = serde_saphyr::from_str(&text).unwrap();
         assert!(jsonschema::validator_for(&schema).unwrap().is_valid(&value));
     }

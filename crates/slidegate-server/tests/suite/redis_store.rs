@@ -277,18 +277,18 @@ const BROKEN: &[(&str, &str)] = &[
         "redis: { cluster: [\"rediss://a\", \"redis://b\"], tls: { ca: x } }",
         "1:53: tls needs a url that starts with rediss://",
     ),
-    ("redis: { connections: 0 }", "1:8: connections must be between 1 and 64, not 0"),
-    ("redis: { batch-size: 1001 }", "1:8: batch-size must be between 1 and 1000, not 1001"),
+    ("redis: { connections: 0 }", "1:23: connections must be between 1 and 64, not 0"),
+    ("redis: { batch-size: 1001 }", "1:22: batch-size must be between 1 and 1000, not 1001"),
     (
         "redis: { response-timeout: soon }",
         "1:28: response-timeout must be a length of time such as 250ms, 5s or 1h, not \"soon\"",
     ),
-    ("redis: { max-wait: 2m }", "1:8: max-wait must be between 0s and 1m, not 2m"),
+    ("redis: { max-wait: 2m }", "1:20: max-wait must be between 0s and 1m, not 2m"),
     ("redis: { mode: lua }", "1:16: mode must be one of script, transaction, not \"lua\""),
     ("redis: { prefix: \"a b\" }", "1:8: prefix must be 1 to 32 letters, digits or any of `._-`"),
     ("redis: { tls: { ca: x } }", "1:15: tls needs a url that starts with rediss://"),
     ("redis: { url: \"rediss://x\", tls: { cert: x } }", "1:34: tls needs both `cert` and `key`, or neither"),
-    ("guard: { deadline: 0s }", "1:8: deadline must be between 1ms and 1m, not 0s"),
+    ("guard: { deadline: 0s }", "1:20: deadline must be between 1ms and 1m, not 0s"),
     ("guard: { on-error: maybe }", "1:20: on-error must be one of local, open, closed, not \"maybe\""),
     ("guard: { journal: many }", "1:19: journal must be a whole number, not \"many\""),
     ("guard: { longest-pause: 10ms }", "1:8: longest-pause must be between 50ms and 1m, not 10ms"),
@@ -297,8 +297,8 @@ const BROKEN: &[(&str, &str)] = &[
         "1:10: unknown field `timeout` in guard: it may have `deadline`, `on-error`, `nodes`, `failures`, `probes`, `first-pause`, `longest-pause`, `journal`, `heartbeat`, `write-back`",
     ),
     ("hot-keys: { coalesce: yes please }", "1:23: coalesce must be true or false, not \"yes please\""),
-    ("hot-keys: { max-waiting: 0 }", "1:11: max-waiting must be between 1 and 1000000, not 0"),
-    ("hot-keys: { deny-cache: 10000001 }", "1:11: deny-cache must be between 0 and 10000000, not 10000001"),
+    ("hot-keys: { max-waiting: 0 }", "1:26: max-waiting must be between 1 and 1000000, not 0"),
+    ("hot-keys: { deny-cache: 10000001 }", "1:25: deny-cache must be between 0 and 10000000, not 10000001"),
     (
         "hot-keys: { lease: 1 }",
         "1:13: unknown field `lease` in hot-keys: it may have `coalesce`, `max-waiting`, `deny-cache`",
@@ -340,7 +340,7 @@ hot-keys: { coalesce: false, max-waiting: 5, deny-cache: 0 }
 rules: [{ name: hot, limit: 1000, window: 1s, lease: { permits: 100, ttl: 100ms } }]
 ";
     let config = Config::parse(text).unwrap();
-    let error = config.redis.options(None).unwrap_err();
+    let error = config.settings.redis.options(None).unwrap_err();
     assert!(error.starts_with("cannot read ca.pem: "), "{error}");
     let schema = process::output(Command::new(BINARY).arg("schema"));
     let schema: serde_json::Value = serde_json::from_slice(&schema.stdout).unwrap();
@@ -363,7 +363,7 @@ fn reads_every_topology() {
     ];
     for (topology, place) in topologies {
         let text = format!("store: redis\nredis: {{ {topology} }}\nrules: []");
-        let options = Config::parse(&text).unwrap().redis.options(None).unwrap();
+        let options = Config::parse(&text).unwrap().settings.redis.options(None).unwrap();
         assert_eq!(options.address(), place);
         assert!(!format!("{options:?}").contains("hush"));
         let value: serde_json::Value = serde_saphyr::from_str(&text).unwrap();

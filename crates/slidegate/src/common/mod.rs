@@ -4,8 +4,12 @@ pub(crate) mod clock;
 pub(crate) mod micros;
 #[cfg(feature = "http")]
 pub(crate) mod path_spelling;
+pub(crate) mod percent;
 #[cfg(any(feature = "redis", feature = "tower"))]
 pub(crate) mod retry;
+#[cfg(feature = "yaml")]
+pub mod section;
 pub(crate) mod striped_counter;
+pub mod words;
 #[cfg(feature = "yaml")]
 pub mod yaml;

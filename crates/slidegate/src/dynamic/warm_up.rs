@@ -9,10 +9,10 @@ use std::time::Duration;
 use crate::{Error, Micros};
 
 /// Longest warm-up.
-const MAX_OVER: Micros = Micros::from_secs(24 * 3600);
+pub(crate) const MAX_OVER: Micros = Micros::from_secs(24 * 3600);
 
 /// Longest idle time until a key is cold again.
-const MAX_IDLE: Micros = Micros::from_secs(30 * 24 * 3600);
+pub(crate) const MAX_IDLE: Micros = Micros::from_secs(30 * 24 * 3600);
 
 /// 100 % of a limit during warm-up.
 const WHOLE: u64 = 10_000;
@@ -20,14 +20,14 @@ const WHOLE: u64 = 10_000;
 /// Progress of a warm-up in steps, in eighths, for each quarter of its time.
 const STEPS: [u64; 4] = [0, 3, 6, 8];
 
-/// Shape of the rise.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum RampShape {
-    /// A steady rise.
-    #[default]
-    Linear,
-    /// Four steps, one for each quarter of the time: from 20 % that is 20, 50, 80 and 100 %.
-    Steps,
+crate::words! {
+    /// Shape of the rise.
+    pub enum RampShape default Linear {
+        /// A steady rise.
+        Linear = "linear",
+        /// Four steps, one for each quarter of the time: from 20 % that is 20, 50, 80 and 100 %.
+        Steps = "steps",
+    }
 }
 
 /// Raises a limit gradually after a cold start, so that the server behind it can get ready. It never exceeds the full limit.

@@ -60,7 +60,7 @@ pub(crate) enum Storage {
 
 impl Algorithm {
     /// Returns all algorithms with their default parameters: ten slices, and a burst of `limit`.
-    pub fn all(limit: u64) -> [Algorithm; 6] {
+    pub const fn all(limit: u64) -> [Algorithm; 6] {
         [
             Algorithm::SlidingWindow,
             Algorithm::FixedWindow,
@@ -113,12 +113,12 @@ impl Algorithm {
     }
 
     /// Returns the name used in files and replies.
-    pub fn as_str(self) -> &'static str {
+    pub const fn as_str(self) -> &'static str {
         self.properties().name
     }
 
     /// Returns a description in one sentence, for the schema and for help texts.
-    pub fn summary(self) -> &'static str {
+    pub const fn summary(self) -> &'static str {
         self.properties().summary
     }
 

@@ -31,14 +31,14 @@ const MAX_SLICE: Micros = Micros::from_secs(90 * 24 * 3600);
 /// Largest total; integers up to this value are exact in every store.
 pub(crate) const MAX_TOTAL: u64 = (1 << 51) - 1;
 
-/// The events that a rule counts.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Count {
-    /// Admitted requests only.
-    #[default]
-    Admitted,
-    /// All requests, also denied ones: a client that keeps retrying stays denied.
-    Attempts,
+crate::words! {
+    /// The events that a rule counts.
+    pub enum Count default Admitted {
+        /// Admitted requests only.
+        Admitted = "admitted",
+        /// All requests, also denied ones: a client that keeps retrying stays denied.
+        Attempts = "attempts",
+    }
 }
 
 /// A validated limit over a window.

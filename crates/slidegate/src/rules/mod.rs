@@ -4,22 +4,14 @@ mod ad_hoc;
 mod combined_checks;
 mod explain;
 mod matching;
-#[cfg(feature = "yaml")]
-mod parse;
-#[cfg(feature = "yaml")]
-mod parse_adaptive;
-#[cfg(feature = "yaml")]
-mod parse_warm_up;
 #[cfg(feature = "http")]
 mod paths;
 mod pattern;
 mod rule;
-#[cfg(feature = "schema")]
-mod schema;
-#[cfg(feature = "schema")]
-mod schema_adaptive;
 mod selection;
 mod shadow;
+#[cfg(feature = "yaml")]
+mod spec;
 mod unmatched;
 mod variants;
 
@@ -30,16 +22,11 @@ pub use self::ad_hoc::{AdHoc, Bounds};
 pub use self::combined_checks::MAX_TOGETHER;
 pub(crate) use self::combined_checks::{CombinedChecks, RequestPart};
 pub use self::explain::{Explanation, MismatchReason, RuleMatch};
-#[cfg(feature = "yaml")]
-pub use self::parse::{FILE_FIELDS, read_on_error};
 pub use self::pattern::Pattern;
 pub use self::rule::{DEFAULT_CODE, MAX_KEY_ATTRIBUTES, MAX_LEASE, Mode, Rule};
-#[cfg(feature = "schema")]
-pub use self::schema::{
-    AdHocFile, AdaptiveFile, BoundsFile, LatencyFile, LeaseFile, OnErrorFile, OverrideFile, RuleFile,
-    ThresholdsFile, UnmatchedFile, WarmUpFile,
-};
 use self::selection::{Kind, Replaced, Selection};
+#[cfg(feature = "yaml")]
+pub use self::spec::{AdHocFile, RuleFile, RulesFile};
 pub use self::unmatched::Unmatched;
 use crate::checks::too_many_permits;
 use crate::key::Digests;

@@ -28,6 +28,7 @@ impl Pattern {
     }
 }
 
+/// Writes the pattern as in the rules file.
 impl fmt::Display for Pattern {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

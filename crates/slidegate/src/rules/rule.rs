@@ -17,26 +17,15 @@ pub const MAX_KEY_ATTRIBUTES: usize = 8;
 /// Largest number of permits in one lease.
 pub const MAX_LEASE: u32 = 10_000;
 
-/// Enforcement of a rule.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Mode {
-    /// The rule denies requests over its limit.
-    #[default]
-    Enforce,
-    /// The rule counts and reports, but denies nothing.
-    Shadow,
-    /// The rule is not evaluated.
-    Off,
-}
-
-impl Mode {
-    /// Returns the name used in files and replies.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Mode::Enforce => "enforce",
-            Mode::Shadow => "shadow",
-            Mode::Off => "off",
-        }
+crate::words! {
+    /// Enforcement of a rule.
+    pub enum Mode default Enforce {
+        /// The rule denies requests over its limit.
+        Enforce = "enforce",
+        /// The rule counts and reports, but denies nothing.
+        Shadow = "shadow",
+        /// The rule is not evaluated.
+        Off = "off",
     }
 }
 

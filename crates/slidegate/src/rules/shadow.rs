@@ -4,8 +4,6 @@ use std::collections::HashSet;
 
 use super::rule::{Mode, Rule};
 use crate::Error;
-#[cfg(feature = "yaml")]
-use crate::common::yaml::{Fields, Node, Reader};
 
 impl Rule {
     /// Makes this rule a [shadow](Mode::Shadow) of another rule, to test it as a replacement: it counts the requests that it
@@ -50,28 +48,4 @@ pub(super) fn check(rules: &[Rule], names: &HashSet<&str>) -> Result<(), Error> 
 
 pub(super) fn no_such_rule(name: &str) -> Error {
     Error::invalid(format!("shadow-of names `{name}`, which is no rule"))
-}
-
-/// Reads the field `shadow-of`. If a mode is given, it must be `shadow` or `off`. The name is checked when all names are
-/// known.
-#[cfg(feature = "yaml")]
-pub(super) fn read<'n>(
-    fields: &Fields<'n>,
-    reader: &mut Reader,
-    rule: Rule,
-    mode: Option<Mode>,
-    shadowed: &mut Vec<(&'n Node, &'n str)>,
-) -> Option<Rule> {
-    let given = |rule: Rule| match mode {
-        Some(mode) => rule.mode(mode),
-        None => rule,
-    };
-    let Some(node) = fields.get("shadow-of") else { return Some(given(rule)) };
-    let name = reader.text(node, "shadow-of")?;
-    if mode == Some(Mode::Enforce) {
-        reader.problem(node, "`shadow-of` is for rules that only watch: mode must be shadow or off");
-        return None;
-    }
-    shadowed.push((node, name));
-    reader.accept(node, rule.shadow_of(name)).map(given)
 }

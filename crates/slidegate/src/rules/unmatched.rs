@@ -1,33 +1,20 @@
 //! Policy for requests that no rule matches.
 
 use super::Rules;
-#[cfg(feature = "yaml")]
-use crate::common::yaml::{Node, Reader};
 
-/// Policy for a request that no rule matches. A mistyped attribute causes such requests, so that a limit silently has no
-/// effect.
-///
-/// A rule matches a request if it applies to it, even if it is a shadow, unlimited, or replaced by another rule that
-/// applies. A rule that is off matches nothing.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Unmatched {
-    /// The request is allowed.
-    Allow,
-    /// The request is allowed. A server also logs the names of its attributes, at most once a minute.
-    #[default]
-    Warn,
-    /// The request is denied, with [`DEFAULT_CODE`](super::DEFAULT_CODE) and [`Source::NoRule`](crate::Source::NoRule).
-    Deny,
-}
-
-impl Unmatched {
-    /// Returns the name used in files and replies.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Unmatched::Allow => "allow",
-            Unmatched::Warn => "warn",
-            Unmatched::Deny => "deny",
-        }
+crate::words! {
+    /// Policy for a request that no rule matches. A mistyped attribute causes such requests, so that a limit silently has no
+    /// effect.
+    ///
+    /// A rule matches a request if it applies to it, even if it is a shadow, unlimited, or replaced by another rule that
+    /// applies. A rule that is off matches nothing.
+    pub enum Unmatched default Warn {
+        /// The request is allowed.
+        Allow = "allow",
+        /// The request is allowed. A server also logs the names of its attributes, at most once a minute.
+        Warn = "warn",
+        /// The request is denied, with code 429 and the source `no-rule`.
+        Deny = "deny",
     }
 }
 
@@ -66,10 +53,4 @@ impl Rules {
     pub fn has_unmatched(&self) -> bool {
         self.unmatched.is_some()
     }
-}
-
-#[cfg(feature = "yaml")]
-pub(super) fn read(node: &Node, reader: &mut Reader) -> Option<Unmatched> {
-    let words = [Unmatched::Allow, Unmatched::Warn, Unmatched::Deny].map(|policy| (policy.as_str(), policy));
-    reader.word(node, "unmatched", &words)
 }

@@ -1,5 +1,6 @@
 //! Tests that every mistake in a rules file is reported with its line and the fix: one broken file per mistake.
 
+use slidegate::section::{Section, Shown};
 use slidegate::{RuleFile, Rules};
 
 /// Asserts the exact messages for a file.
@@ -123,12 +124,12 @@ const BROKEN: &[(&str, &str)] = &[
     (
         "rules:
   - { name: a, limit: 5, window: 1s, algorithm: time-slice, slices: 1 }",
-        "2:69: slices must be between 2 and 10000, at most one a microsecond, and none longer than 90d, not 1",
+        "2:69: slices must be between 2 and 10000, not 1",
     ),
     (
         "rules:
   - { name: a, limit: 5, window: 1s, algorithm: time-slice, slices: 100000 }",
-        "2:69: slices must be between 2 and 10000, at most one a microsecond, and none longer than 90d, not 100000",
+        "2:69: slices must be between 2 and 10000, not 100000",
     ),
     (
         "rules:
@@ -254,7 +255,7 @@ const BROKEN: &[(&str, &str)] = &[
     ),
     (
         "rules:\n  - { name: a, limit: 1, window: 1s, lease: { permits: 1, ttl: 100ms } }",
-        "2:45: lease.permits must be between 2 and 10000, not 1",
+        "2:56: lease.permits must be between 2 and 10000, not 1",
     ),
     (
         "rules:\n  - { name: a, limit: 1, window: 1s, lease: { permits: 10, ttl: 300ms } }",
@@ -294,11 +295,11 @@ const BROKEN: &[(&str, &str)] = &[
     ),
     (
         "rules:\n  - { name: a, limit: 1, window: 1s, warm-up: { from: 100%, over: 30s } }",
-        "2:47: warm-up.from must be between 1% and 99%, not 100%",
+        "2:55: warm-up.from must be between 1% and 99%, not 100%",
     ),
     (
         "rules:\n  - { name: a, limit: 1, window: 1s, warm-up: { from: 20%, over: 2d } }",
-        "2:47: warm-up.over must be between 1ms and 1d, not 2d",
+        "2:66: warm-up.over must be between 1ms and 1d, not 2d",
     ),
     (
         "rules:\n  - { name: a, limit: 1, window: 1m, warm-up: { from: 20%, over: 30s, idle: 10s } }",
@@ -331,7 +332,20 @@ const BROKEN: &[(&str, &str)] = &[
     (
         "rules:
   - { name: a, limit: 5, window: 1s, windw: 1s }",
-        "2:38: unknown field `windw` in a rule: it may have `name`, `match`, `key`, `only`, `group`, `replaces`, `tag`, `limit`, `window`, `unlimited`, `blocked`, `algorithm`, `burst`, `slices`, `count`, `code`, `mode`, `shadow-of`, `encoding`, `on-error`, `lease`, `warm-up`, `adaptive`, `overrides`",
+        "2:38: unknown field `windw` in a rule: did you mean `window`?",
+    ),
+    (
+        "rules:
+  - { name: a, limit: 5, window: 1s, timeout: 1s }",
+        "2:38: unknown field `timeout` in a rule: it may have `name`, `match`, `key`, `only`, `group`, `replaces`, `unlimited`, `blocked`, `tag`, `limit`, `window`, `algorithm`, `burst`, `slices`, `count`, `code`, `mode`, `shadow-of`, `encoding`, `on-error`, `lease`, `warm-up`, `adaptive`, `overrides`",
+    ),
+    (
+        "rules:
+  - { name: a, limit: 5, window: 1s, shadow-fo: b, warmup: {}, algoritm: x, kye: [ip] }",
+        "2:38: unknown field `shadow-fo` in a rule: did you mean `shadow-of`?
+2:52: unknown field `warmup` in a rule: did you mean `warm-up`?
+2:64: unknown field `algoritm` in a rule: did you mean `algorithm`?
+2:77: unknown field `kye` in a rule: did you mean `key`?",
     ),
     (
         "rules:
@@ -414,7 +428,7 @@ rules: []",
     (
         "ad-hoc: { windows: 5 }
 rules: []",
-        "1:11: unknown field `windows` in ad-hoc: it may have `limit`, `window`",
+        "1:11: unknown field `windows` in ad-hoc: did you mean `window`?",
     ),
     (
         "rules: [{ name: a
@@ -433,7 +447,7 @@ limit: 5",
     (
         "rulez: []",
         "1:1: the file needs `rules`
-1:1: unknown field `rulez` in the file: it may have `rules`, `ad-hoc`, `unmatched`, `edition`",
+1:1: unknown field `rulez` in the file: did you mean `rules`?",
     ),
     (
         "rules:
@@ -453,7 +467,7 @@ limit: 5",
 4:13: window must be a length of time such as 250ms, 5s or 1h, not "soon"
 5:11: mode must be one of enforce, shadow, off, not "on"
 6:5: rule `second` needs `limit`
-7:5: unknown field `limt` in a rule: it may have `name`, `match`, `key`, `only`, `group`, `replaces`, `tag`, `limit`, `window`, `unlimited`, `blocked`, `algorithm`, `burst`, `slices`, `count`, `code`, `mode`, `shadow-of`, `encoding`, `on-error`, `lease`, `warm-up`, `adaptive`, `overrides`
+7:5: unknown field `limt` in a rule: did you mean `limit`?
 9:11: another rule is named `first` already
 12:10: key must be a list, not "ip""#,
     ),
@@ -478,10 +492,10 @@ rules: []",
   - { name: a b, limit: 0, window: 1s, algorithm: time-slice, slices: 1, key: [ip, ip], overrides: [{ key: { ip: x }, limt: 5 }] }",
         "2:13: a rule name must be 1 to 64 letters, digits or any of `._/-`, and start with a letter or digit
 2:25: limit must be between 1 and 1000000000000, not 0
-2:71: slices must be between 2 and 10000, at most one a microsecond, and none longer than 90d, not 1
+2:71: slices must be between 2 and 10000, not 1
 2:79: key names `ip` twice
 2:101: an override needs `limit` or `burst`
-2:119: unknown field `limt` in an override: it may have `key`, `limit`, `burst`",
+2:119: unknown field `limt` in an override: did you mean `limit`?",
     ),
     (
         "rules: [{ name: a, limit: 5, window: 1s, overrides: [{ key: { ip: x }, limit: 3 }] }]",
@@ -525,7 +539,7 @@ rules: []",
     ),
     (
         "rules: [{ name: a, limit: 5, window: 1s, replaces: [a, b, 5] }]",
-        "1:53: rule `a` cannot replace itself",
+        "1:53: rule `a` cannot replace itself\n1:56: replaces names `b`, which is no rule\n1:59: a rule name must be text, not 5: write \"5\" in quotes",
     ),
     (
         "rules:
@@ -556,7 +570,7 @@ rules: []",
     ),
     (
         "rules:\n  - { name: a, limit: 1, window: 1s, adaptive: { cpus: off } }",
-        "2:50: unknown field `cpus` in adaptive: it may have `cpu`, `memory`, `latency`, `min`, `max`, `sensitivity`, `smooth`",
+        "2:50: unknown field `cpus` in adaptive: did you mean `cpu`?",
     ),
     (
         "rules:\n  - { name: a, limit: 1, window: 1s, adaptive: { cpu: off, memory: off, latency: off } }",
@@ -590,11 +604,11 @@ rules: []",
     ),
     (
         "rules:\n  - { name: a, limit: 1, window: 1s, adaptive: { min: 0%, max: 90% } }",
-        "2:48: adaptive.min must be between 1% and 100%, not 0%",
+        "2:55: adaptive.min must be between 1% and 100%, not 0%\n2:64: adaptive.max must be between 100% and 1000%, not 90%",
     ),
     (
         "rules:\n  - { name: a, limit: 1, window: 1s, adaptive: { max: 90% } }",
-        "2:48: adaptive.max must be between 100% and 1000%, not 90%",
+        "2:55: adaptive.max must be between 100% and 1000%, not 90%",
     ),
     (
         "rules:\n  - { name: a, limit: 1, window: 1s, adaptive: { sensitivity: 10.5 } }",
@@ -649,11 +663,12 @@ fn file_with_every_field_is_accepted() {
 #[test]
 fn printed_rules_parse_to_the_same_rules() {
     let rules = Rules::from_yaml(include_str!("full.yaml")).unwrap();
+    let section = RuleFile::describe();
     let files = [
-        rules.iter().map(RuleFile::from).collect(),
-        rules.iter().map(|rule| RuleFile::from(rule).brief()).collect(),
+        rules.iter().map(|rule| RuleFile::show(&rule.into())).collect(),
+        rules.iter().map(|rule| section.without_defaults(RuleFile::show(&rule.into()))).collect(),
     ];
-    let shown = files.map(|rules: Vec<RuleFile>| serde_json::json!({ "rules": rules }).to_string());
+    let shown = files.map(|rules: Vec<Shown>| serde_json::json!({ "rules": rules }).to_string());
     for shown in &shown {
         assert_eq!(Rules::from_yaml(shown).unwrap(), rules);
     }

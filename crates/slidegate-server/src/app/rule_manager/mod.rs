@@ -15,7 +15,8 @@ use parking_lot::Mutex;
 use schemars::JsonSchema;
 use serde::Serialize;
 use sha2::{Digest, Sha256};
-use slidegate::{AdHocFile, Limiter, RuleFile, Rules, UnmatchedFile};
+use slidegate::section::{Section, Shown};
+use slidegate::{AdHocFile, Limiter, RuleFile, Rules, Unmatched};
 
 pub(crate) use self::file_source::FileSource;
 pub(crate) use self::redis_source::{follow as follow_shared, publish};
@@ -60,7 +61,7 @@ pub(crate) struct RulesBody {
     pub(crate) ad_hoc: AdHocFile,
     /// Policy for a request that no rule matches.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) unmatched: Option<UnmatchedFile>,
+    pub(crate) unmatched: Option<Unmatched>,
     pub(crate) rules: Vec<RuleFile>,
 }
 
@@ -68,7 +69,7 @@ impl From<&Rules> for RulesBody {
     fn from(rules: &Rules) -> Self {
         RulesBody {
             ad_hoc: AdHocFile::from(rules.ad_hoc()),
-            unmatched: Some(rules.unmatched().into()),
+            unmatched: Some(rules.unmatched()),
             rules: rules.iter().map(RuleFile::from).collect(),
         }
     }
@@ -160,8 +161,41 @@ impl RuleManager {
 }
 
 /// Returns a hash of the rules themselves, not of their text: comments and the order of fields do not matter.
+///
+/// It is taken of the canonical form: the content of `GET /v1/rules` as YAML on one line, with the fields of each mapping in
+/// alphabetical order and without fields that have their default. So it depends neither on the order in which fields are
+/// declared, nor on fields that are added later and not used.
 pub(crate) fn hash(rules: &Rules) -> String {
-    // Serializing our own types does not fail.
-    let text = serde_json::to_vec(&RulesBody::from(rules)).unwrap_or_default();
-    Sha256::digest(text)[..8].iter().map(|byte| format!("{byte:02x}")).collect()
+    let section = RuleFile::describe();
+    let shown = rules.iter().map(|rule| section.without_defaults(RuleFile::show(&rule.into())));
+    let fields = [
+        ("ad-hoc", AdHocFile::show(&AdHocFile::from(rules.ad_hoc()))),
+        ("rules", Shown::List(shown.collect())),
+        ("unmatched", Shown::Text(rules.unmatched().as_str().to_owned())),
+    ];
+    let canonical = Shown::Map(fields.map(|(name, value)| (name.to_owned(), value)).into()).sorted();
+    Sha256::digest(canonical.to_string())[..8].iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Nodes of different versions compare their hashes, so the hash of these rules stays as it is. If this test fails because
+    /// fields were added or moved, the canonical form is wrong, not the test.
+    #[test]
+    fn hash_depends_on_the_meaning_of_rules_only() -> Result<(), slidegate::Error> {
+        let short = "rules: [{ name: a, key: [ip], match: { api: /x, host: h }, limit: 5, window: 1m }]";
+        let long = "{ unmatched: warn, ad-hoc: { limit: { min: 1 } }, rules: [{ code: 429, mode: enforce, encoding: zset,
+            count: admitted, algorithm: sliding-window, window: 60s, limit: 5, match: { host: h, api: [/x] }, key: [ip],
+            name: a }] }";
+        let [short, long] = [short, long].map(Rules::from_yaml);
+        let expected = "0000000000000000";
+        assert_eq!((hash(&short?).as_str(), hash(&long?).as_str()), (expected, expected));
+        let other = Rules::from_yaml("rules: [{ name: a, key: [ip], limit: 5, window: 1m, mode: shadow }]")?;
+        assert_ne!(hash(&other), expected);
+        let full = Rules::from_yaml(include_str!("../../../../slidegate/tests/suite/full.yaml"))?;
+        assert_eq!(hash(&full), "0000000000000001");
+        Ok(())
+    }
 }

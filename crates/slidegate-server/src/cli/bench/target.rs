@@ -32,8 +32,8 @@ impl Target {
                         ..Config::parse("rules: []").map_err(|e| e.to_string())?
                     },
                 };
-                let kind = store.clone().or(config.store.clone()).unwrap_or_default();
-                let store = AnyStore::open(kind, &config)?;
+                let kind = store.clone().or(config.settings.store.clone()).unwrap_or_default();
+                let store = AnyStore::open(kind, &config.settings)?;
                 // Failover would decide without Redis, and the results would not be those of Redis.
                 if let Readiness::NotReady(error) = store.ready().await {
                     return Err(error.to_string());

@@ -9,7 +9,7 @@ use axum::response::{IntoResponse, Response};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use slidegate::{AdHocFile, Rule, RuleFile, Rules, UnmatchedFile};
+use slidegate::{AdHocFile, Rule, RuleFile, Rules, Unmatched};
 
 use super::Shared;
 use super::error::{ApiError, Code};
@@ -93,7 +93,7 @@ struct RulesInput {
     edition: Option<Value>,
     ad_hoc: Option<AdHocFile>,
     /// Decision about a request that no rule matches. Default: `warn`.
-    unmatched: Option<UnmatchedFile>,
+    unmatched: Option<Unmatched>,
     /// Rules in the order of evaluation.
     rules: Vec<RuleFile>,
 }

@@ -10,7 +10,8 @@ use std::fmt;
 use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_saphyr::options::{DuplicateKeyPolicy, NonFiniteFloatPolicy};
 
-pub use self::reader::{Fields, Reader, hundredths};
+pub use self::reader::{Fields, Reader};
+pub use super::percent::hundredths;
 use crate::{Error, Problem};
 
 /// Largest file, in bytes.
@@ -62,9 +63,19 @@ impl Node {
         map.iter().find(|(key, _)| key.is_word(name)).map(|(_, value)| value)
     }
 
+    /// Returns the items of a list; none if the value is no list.
+    pub fn items(&self) -> &[Node] {
+        if let Value::List(items) = &self.value { items } else { &[] }
+    }
+
+    /// Returns the text, if the value is one.
+    pub fn text(&self) -> Option<&str> {
+        if let Value::Text(text) = &self.value { Some(text) } else { None }
+    }
+
     /// Returns true if the value is exactly this text.
     pub fn is_word(&self, word: &str) -> bool {
-        matches!(&self.value, Value::Text(text) if text == word)
+        self.text() == Some(word)
     }
 
     /// Describes the value in a message that expects something other than text. Long text and URLs are not quoted, because

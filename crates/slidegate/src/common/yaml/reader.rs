@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 
 use super::{Node, Value, one_line, shorten};
+use crate::common::percent::hundredths;
 use crate::{Error, Micros, Problem};
 
 /// Reads values from nodes and collects mistakes.
@@ -16,6 +17,11 @@ impl Reader {
     pub fn problem(&mut self, node: &Node, message: impl Into<String>) {
         let message = one_line(&message.into());
         self.problems.push(Problem { line: node.line, column: node.column, message });
+    }
+
+    /// Returns the number of mistakes so far.
+    pub fn count(&self) -> usize {
+        self.problems.len()
     }
 
     /// Returns the result, or all mistakes.
@@ -34,15 +40,14 @@ impl Reader {
     /// Returns the fields of a mapping. `what` names the mapping in messages; `known` lists the permitted fields.
     pub fn fields<'n>(&mut self, node: &'n Node, what: &str, known: &[&str]) -> Option<Fields<'n>> {
         let entries = self.entries(node, what)?;
-        for (key, name, _) in &entries {
-            if !known.contains(&name.as_str()) {
-                let known: Vec<String> = known.iter().map(|k| format!("`{k}`")).collect();
-                let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
-                self.problem(
-                    key,
-                    format!("unknown field `{}` in {what}: it may have {known}", shorten(name)),
-                );
-            }
+        for (key, name, _) in entries.iter().filter(|(_, name, _)| !known.contains(&name.as_str())) {
+            let names: Vec<String> = known.iter().map(|name| format!("`{name}`")).collect();
+            let hint = match nearest(name, known) {
+                Some(meant) => format!("did you mean `{meant}`?"),
+                None if known.is_empty() => "it may have none".to_owned(),
+                None => format!("it may have {}", names.join(", ")),
+            };
+            self.problem(key, format!("unknown field `{}` in {what}: {hint}", shorten(name)));
         }
         Some(Fields { node, entries })
     }
@@ -188,17 +193,32 @@ impl Reader {
     }
 }
 
-/// Parses a share in hundredths of a percent: `12.5%` is 1,250. At most two decimals, and at most six digits before them.
-pub fn hundredths(text: &str) -> Option<u32> {
-    let number = text.strip_suffix('%')?.trim_end();
-    let (whole, decimals) = number.split_once('.').unwrap_or((number, "0"));
-    let digits =
-        |text: &str, most| (1..=most).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_digit());
-    if !digits(whole, 6) || !digits(decimals, 2) {
+/// Returns the known name that differs from `name` by the fewest typing mistakes, if they are few.
+fn nearest<'k>(name: &str, known: &[&'k str]) -> Option<&'k str> {
+    if name.len() > 40 {
         return None;
     }
-    let decimals = decimals.parse::<u32>().ok()? * if decimals.len() == 1 { 10 } else { 1 };
-    Some(whole.parse::<u32>().ok()? * 100 + decimals)
+    let distances = known.iter().map(|known| (typing_mistakes(name.as_bytes(), known.as_bytes()), *known));
+    let (mistakes, nearest) = distances.min()?;
+    (mistakes <= (name.len() / 3).clamp(1, 3)).then_some(nearest)
+}
+
+/// Returns the number of bytes to insert, remove, replace or swap with their neighbour to turn `a` into `b`.
+fn typing_mistakes(a: &[u8], b: &[u8]) -> usize {
+    let mut rows = vec![(0..=b.len()).collect::<Vec<usize>>()];
+    for i in 1..=a.len() {
+        let mut row = vec![i];
+        for j in 1..=b.len() {
+            let replaced = rows[i - 1][j - 1] + usize::from(a[i - 1] != b[j - 1]);
+            let mut least = replaced.min(rows[i - 1][j] + 1).min(row[j - 1] + 1);
+            if i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] {
+                least = least.min(rows[i - 2][j - 2] + 1);
+            }
+            row.push(least);
+        }
+        rows.push(row);
+    }
+    rows[a.len()][b.len()]
 }
 
 /// Fields of one mapping.

@@ -24,19 +24,20 @@ pub use self::host::Host;
 pub use self::load::{HostLoad, Load};
 pub use self::policy::AdaptivePolicy;
 pub use self::thresholds::Thresholds;
+use crate::common::percent::percent;
 use crate::{Error, Micros};
 
 /// Factor of 100 %: factors are in ten-thousandths of the limit.
 pub(crate) const WHOLE: u32 = 10_000;
 
 /// Highest factor: ten times the limit.
-const MAX_FACTOR: u32 = 10 * WHOLE;
+pub(crate) const MAX_FACTOR: u32 = 10 * WHOLE;
 
 /// Longest smoothing time.
-const MAX_SMOOTH: Micros = Micros::from_secs(3600);
+pub(crate) const MAX_SMOOTH: Micros = Micros::from_secs(3600);
 
 /// Shortest smoothing time.
-const MIN_SMOOTH: Micros = Micros::from_millis(100);
+pub(crate) const MIN_SMOOTH: Micros = Micros::from_millis(100);
 
 /// Method by which the limit follows latencies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -202,10 +203,4 @@ impl Adaptive {
     pub fn smoothed(&self) -> Micros {
         self.smooth
     }
-}
-
-/// Formats ten-thousandths as a percentage, as in a rules file.
-pub(crate) fn percent(share: u32) -> String {
-    let (whole, rest) = (share / 100, share % 100);
-    if rest == 0 { format!("{whole}%") } else { format!("{whole}.{rest:02}%") }
 }

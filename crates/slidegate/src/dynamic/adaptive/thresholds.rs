@@ -30,9 +30,9 @@ pub(super) enum Band {
 }
 
 impl Thresholds {
-    pub(super) const CPU: Thresholds = Thresholds { low: 5_000, high: 8_000, below: 12_000, above: 8_000 };
-    pub(super) const MEMORY: Thresholds = Thresholds { low: 6_000, high: 8_500, below: 11_000, above: 7_000 };
-    pub(super) const LATENCY: Thresholds = Thresholds {
+    pub(crate) const CPU: Thresholds = Thresholds { low: 5_000, high: 8_000, below: 12_000, above: 8_000 };
+    pub(crate) const MEMORY: Thresholds = Thresholds { low: 6_000, high: 8_500, below: 11_000, above: 7_000 };
+    pub(crate) const LATENCY: Thresholds = Thresholds {
         low: Micros::from_millis(100).get(),
         high: Micros::from_millis(500).get(),
         below: 11_000,

@@ -12,18 +12,18 @@ const MAX_KEYS: usize = 1_000_000_000;
 const MIN_NOTE_BYTES: usize = 1 << 20;
 const MAX_NOTE_BYTES: usize = 1 << 40;
 
-/// Policy for a new key when the store is full and no key is idle.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum OnFull {
-    /// New keys of one rule share a bounded number of counters, which a secret hash of the key selects. Such a key may be
-    /// denied because of the others. No key is ever admitted more than its limit.
-    #[default]
-    Share,
-    /// A new key is denied until there is room.
-    Deny,
-    /// The key that was inserted last makes room, although it still counts something. It starts again from zero, and
-    /// may then be admitted more than its limit.
-    Evict,
+crate::words! {
+    /// Policy for a new key when the store is full and no key is idle.
+    pub enum OnFull default Share {
+        /// New keys of one rule share a bounded number of counters, which a secret hash of the key selects. Such a key may be
+        /// denied because of the others. No key is ever admitted more than its limit.
+        Share = "share",
+        /// A new key is denied until there is room.
+        Deny = "deny",
+        /// The key that was inserted last makes room, although it still counts something. It starts again from zero, and
+        /// may then be admitted more than its limit.
+        Evict = "evict",
+    }
 }
 
 /// Bounds of a [`MemoryStore`](crate::MemoryStore).

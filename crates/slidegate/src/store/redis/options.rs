@@ -15,15 +15,15 @@ pub const MAX_BATCH_SIZE: usize = 1_000;
 /// Most servers that can be named.
 const MAX_SERVERS: usize = 1_000;
 
-/// Mechanism that makes decisions atomic.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum RedisMode {
-    /// By a script: one round trip.
-    #[default]
-    Script,
-    /// By WATCH, MULTI and EXEC, for servers and proxies that do not run scripts: several round trips, and
-    /// callers of one key get in each other's way.
-    Transaction,
+crate::words! {
+    /// Mechanism that makes decisions atomic.
+    pub enum RedisMode default Script {
+        /// By a script: one round trip.
+        Script = "script",
+        /// By WATCH, MULTI and EXEC, for servers and proxies that do not run scripts: several round trips, and
+        /// callers of one key get in each other's way.
+        Transaction = "transaction",
+    }
 }
 
 /// Servers that count, and which keys each of them has.
