@@ -15,6 +15,7 @@ pub(crate) mod ids;
 pub(crate) mod note_budget;
 mod ranges;
 mod ring_buffer;
+mod sliding_counter;
 mod sliding_window;
 mod state;
 mod token_bucket;

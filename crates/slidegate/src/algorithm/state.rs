@@ -10,6 +10,7 @@ use super::idempotency::Notes;
 #[cfg(feature = "redis")]
 use super::ids::ScopedId;
 use super::note_budget::NoteBudget;
+use super::sliding_counter::SlidingCounter;
 use super::sliding_window::Window;
 use super::token_bucket::TokenBucket;
 use super::{CheckInput, Evaluation, Recording};
@@ -52,6 +53,7 @@ pub(super) const COUNT_BITS: u32 = 40;
 enum Kind {
     Window(Window),
     FixedWindow(FixedWindow),
+    SlidingCounter(SlidingCounter),
     TokenBucket(TokenBucket),
 }
 
@@ -65,6 +67,10 @@ macro_rules! with_view {
                 $go
             }
             Kind::FixedWindow(counter) => {
+                let $view = View { counter, notes, last, seq };
+                $go
+            }
+            Kind::SlidingCounter(counter) => {
                 let $view = View { counter, notes, last, seq };
                 $go
             }
@@ -82,6 +88,7 @@ macro_rules! with_counter {
         match &$state.kind {
             Kind::Window($counter) => $go,
             Kind::FixedWindow($counter) => $go,
+            Kind::SlidingCounter($counter) => $go,
             Kind::TokenBucket($counter) => $go,
         }
     };
@@ -101,6 +108,7 @@ impl State {
                 Kind::Window(Window::new(quota))
             }
             Algorithm::FixedWindow => Kind::FixedWindow(FixedWindow::new(quota)),
+            Algorithm::SlidingCounter => Kind::SlidingCounter(SlidingCounter::new(quota)),
             Algorithm::TokenBucket { .. } => Kind::TokenBucket(TokenBucket::new(quota)),
         };
         State { kind, last: Micros::ZERO, seq: generation << COUNT_BITS, notes: None }

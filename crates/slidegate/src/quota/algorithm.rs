@@ -12,6 +12,10 @@ pub enum Algorithm {
     SlidingWindow,
     /// The counter restarts at every multiple of the window. Up to twice the limit can pass around that instant.
     FixedWindow,
+    /// Approximate: the current aligned window, and the part of the previous one that is less than a window ago, as if its
+    /// admissions had been spread evenly. Up to almost twice the limit can pass in an interval that is not aligned. Two numbers,
+    /// whatever the limit.
+    SlidingCounter,
     /// The window moves in steps of one slice. A slice that is partly outside the window still counts in full, so no window
     /// ever holds more than `limit`. Constant memory.
     TimeSlice {
@@ -56,10 +60,11 @@ pub(crate) enum Storage {
 
 impl Algorithm {
     /// Returns all algorithms with their default parameters: ten slices, and a burst of `limit`.
-    pub fn all(limit: u64) -> [Algorithm; 5] {
+    pub fn all(limit: u64) -> [Algorithm; 6] {
         [
             Algorithm::SlidingWindow,
             Algorithm::FixedWindow,
+            Algorithm::SlidingCounter,
             Algorithm::TimeSlice { slices: DEFAULT_SLICES },
             Algorithm::TokenBucket { burst: limit },
             Algorithm::Concurrency,
@@ -79,6 +84,12 @@ impl Algorithm {
                 summary: "The count restarts at every multiple of the window.",
                 storage: Storage::Counter { kind: 3, second: None },
                 aligned_windows: 1,
+            },
+            Algorithm::SlidingCounter => &Properties {
+                name: "sliding-counter",
+                summary: "Approximate: the previous window counts in proportion; constant memory.",
+                storage: Storage::Counter { kind: 5, second: Some("p") },
+                aligned_windows: 2,
             },
             Algorithm::TimeSlice { .. } => &Properties {
                 name: "time-slice",

@@ -300,6 +300,117 @@ fn fixed_window_agrees_with_reference_model() {
 }
 
 #[test]
+fn sliding_counter_agrees_with_reference_model() {
+    agrees("sliding-counter", |_| Algorithm::SlidingCounter);
+}
+
+const COUNTER_WINDOW: u64 = 2_000;
+
+fn sliding_counter(limit: u64) -> Quota {
+    let quota = Quota::new(limit, Duration::from_micros(COUNTER_WINDOW)).unwrap();
+    quota.with_algorithm(Algorithm::SlidingCounter).unwrap()
+}
+
+/// Most permits of a sliding counter in an interval of `length` microseconds, up to one window. The worst interval begins one
+/// microsecond before the end of a window that admitted all of its limit at that instant.
+fn most_in(length: u64, limit: u64) -> u64 {
+    match length {
+        0 | 1 => limit,
+        _ => limit + limit * (length - 2) / COUNTER_WINDOW,
+    }
+}
+
+/// Permits of `admitted`, as instant and cost, in the interval of `length` microseconds that ends with `now`.
+fn in_interval(admitted: &[(u64, u64)], now: u64, length: u64) -> u64 {
+    admitted.iter().filter(|(at, _)| at + length > now).map(|(_, cost)| cost).sum()
+}
+
+/// The answers alone: no aligned window holds more than the limit, and no interval more than `most_in`.
+#[test]
+fn sliding_counter_stays_within_its_bounds() {
+    let mut runner = TestRunner::new(Config { cases: 300, failure_persistence: None, ..Config::default() });
+    let step = (prop_oneof![0..3u64, 0..200u64, 0..5_000u64], 1..5u64);
+    let steps = (1..20u64, prop::collection::vec(step, 1..400));
+    let (over, full) = (AtomicU64::new(0), AtomicU64::new(0));
+    let result = runner.run(&steps, |(limit, steps)| {
+        let quota = sliding_counter(limit);
+        let mut state = State::new(&quota);
+        let (mut admitted, mut now) = (Vec::new(), 1_000_000);
+        for (wait, cost) in steps {
+            now += wait;
+            if state.admit(Micros::new(now), &quota, cost).outcome != Outcome::Charged {
+                continue;
+            }
+            admitted.push((now, cost));
+            let aligned = in_interval(&admitted, now, now % COUNTER_WINDOW + 1);
+            prop_assert!(aligned <= limit, "{aligned} in the window at {now}");
+            full.fetch_add(u64::from(aligned == limit), Ordering::Relaxed);
+            for length in [1, 2, 3, 20, 500, 1_000, 1_999, COUNTER_WINDOW] {
+                let passed = in_interval(&admitted, now, length);
+                prop_assert!(passed <= most_in(length, limit), "{passed} in {length} us at {now}");
+                over.fetch_add(u64::from(passed > limit), Ordering::Relaxed);
+            }
+        }
+        Ok(())
+    });
+    if let Err(error) = result {
+        panic!("{error}");
+    }
+    let (over, full) = (over.into_inner(), full.into_inner());
+    assert!(over > 100 && full > 100, "{over} intervals over the limit, {full} full windows");
+}
+
+/// The bounds are reached: a full limit at the last instant of a window, and then whatever fits.
+#[test]
+fn sliding_counter_reaches_its_bounds() {
+    for limit in [1, 7, 100, 3_000] {
+        let quota = sliding_counter(limit);
+        for length in [1, 2, 20, 1_000, 1_999, COUNTER_WINDOW] {
+            let mut state = State::new(&quota);
+            let begin = 1_000 * COUNTER_WINDOW - 1;
+            let fits = |state: &mut State, at: u64| {
+                let room = limit - state.admit(Micros::new(at), &quota, 0).used.min(limit);
+                let admitted =
+                    room > 0 && state.admit(Micros::new(at), &quota, room).outcome == Outcome::Charged;
+                if admitted { room } else { 0 }
+            };
+            let passed: u64 = (begin..begin + length).map(|at| fits(&mut state, at)).sum();
+            assert_eq!(passed, most_in(length, limit), "limit {limit}, {length} us");
+        }
+        assert!(most_in(COUNTER_WINDOW, limit) < 2 * limit);
+    }
+}
+
+/// Traffic that is spread evenly is counted almost as the exact window counts it: the rounding makes two permits at most.
+#[test]
+fn sliding_counter_is_close_for_even_traffic() {
+    let counter = sliding_counter(200);
+    let exact = counter.with_algorithm(Algorithm::SlidingWindow).unwrap();
+    let mut states = [(State::new(&counter), counter), (State::new(&exact), exact)];
+    // 180 in each window.
+    for n in 0..2_000u64 {
+        let now = Micros::new(1_000_000 + n * COUNTER_WINDOW / 180);
+        let used = states.each_mut().map(|(state, quota)| state.admit(now, quota, 1).used);
+        assert!(n < 400 || (used[1]..=used[1] + 2).contains(&used[0]), "{used:?}");
+    }
+}
+
+/// Products beyond 64 bits: the largest limit over the longest window.
+#[test]
+fn sliding_counter_does_not_overflow() {
+    let quota = Quota::new(slidegate::MAX_LIMIT, slidegate::MAX_WINDOW.into()).unwrap();
+    let quota = quota.with_algorithm(Algorithm::SlidingCounter).unwrap();
+    let (mut state, window) = (State::new(&quota), slidegate::MAX_WINDOW.get());
+    assert_eq!(
+        state.admit(Micros::new(2 * window - 1), &quota, slidegate::MAX_LIMIT).outcome,
+        Outcome::Charged
+    );
+    let denied = state.admit(Micros::new(2 * window + window / 4), &quota, slidegate::MAX_LIMIT / 2);
+    assert_eq!(denied.used, slidegate::MAX_LIMIT / 4 * 3);
+    assert_eq!(denied.retry_after.get(), window / 4);
+}
+
+#[test]
 fn time_slice_agrees_with_reference_model() {
     agrees("time-slice", |_| Algorithm::TimeSlice { slices: 7 });
 }

@@ -106,11 +106,12 @@ pub(crate) fn ways(name: &str) -> Vec<Check> {
         exact.with_algorithm(Algorithm::FixedWindow).unwrap(),
         exact.with_algorithm(Algorithm::TokenBucket { burst: 50 }).unwrap(),
         quota(10_000, 900),
+        exact.with_algorithm(Algorithm::SlidingCounter).unwrap(),
     ];
     let key = |i: usize| Key::new(name, [("n", i.to_string().as_str())]);
     let mut checks: Vec<Check> =
         quotas.iter().enumerate().map(|(i, quota)| Check::new(key(i), *quota, 1)).collect();
-    for (i, quota) in [(6, quotas[0]), (7, quotas[1]), (8, quotas[5])] {
+    for (i, quota) in [(7, quotas[0]), (8, quotas[1]), (9, quotas[5])] {
         checks.push(Check { encoding: Encoding::Packed, ..Check::new(key(i), quota, 1) });
     }
     checks

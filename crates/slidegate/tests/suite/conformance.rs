@@ -63,6 +63,8 @@ impl Traffic {
             3 => 60_000,
             4 => 1_000,
             HELD => 30_000,
+            // A sliding counter counts for two windows, and must be cold after 7 ms.
+            CLIMBS if self.seed % 5 == 4 => 3_000,
             CLIMBS => 5_000,
             _ => 250_000,
         };
@@ -78,12 +80,15 @@ impl Traffic {
         let algorithm = match if flip > 3 && !packed { (n + flip) % KEYS } else { n } {
             _ if self.exact => Algorithm::SlidingWindow,
             2 => Algorithm::TimeSlice { slices: 5 },
+            1 if self.seed % 3 == 1 => Algorithm::SlidingCounter,
+            3 if self.seed.is_multiple_of(2) => Algorithm::SlidingCounter,
             3 => Algorithm::FixedWindow,
             4 | 5 => Algorithm::TokenBucket { burst: if dice.one_in(10) { 30 } else { 9 } },
             HELD => Algorithm::Concurrency,
-            CLIMBS if self.seed % 4 == 1 => Algorithm::TimeSlice { slices: 5 },
-            CLIMBS if self.seed % 4 == 2 => Algorithm::FixedWindow,
-            CLIMBS if self.seed % 4 == 3 => Algorithm::Concurrency,
+            CLIMBS if self.seed % 5 == 1 => Algorithm::TimeSlice { slices: 5 },
+            CLIMBS if self.seed % 5 == 2 => Algorithm::FixedWindow,
+            CLIMBS if self.seed % 5 == 3 => Algorithm::Concurrency,
+            CLIMBS if self.seed % 5 == 4 => Algorithm::SlidingCounter,
             _ => Algorithm::SlidingWindow,
         };
         let attempts = n == 1 || (n == 5 || n == CLIMBS) && self.seed.is_multiple_of(2);

@@ -45,6 +45,7 @@ fn quotas(millis: u64) -> Vec<(Quota, Encoding)> {
         with(Algorithm::TimeSlice { slices: 5 }),
         with(Algorithm::Concurrency),
         with(Algorithm::FixedWindow),
+        with(Algorithm::SlidingCounter),
         with(Algorithm::TokenBucket { burst: 9 }),
     ]
 }

@@ -198,6 +198,7 @@ fn quota(n: u64, dice: &mut Dice) -> Quota {
     let bucket = bucket.with_algorithm(Algorithm::TokenBucket { burst: 3 + n % 5 }).unwrap();
     match n % 8 {
         0 => plain,
+        1 if n % 16 == 1 => of(Algorithm::SlidingCounter),
         1 => of(Algorithm::FixedWindow),
         2 => of(Algorithm::TimeSlice { slices: 5 }),
         3 => bucket,

@@ -284,6 +284,7 @@ async fn reservation_from_before_a_reset_settles_nothing() {
     for algorithm in [
         Algorithm::SlidingWindow,
         Algorithm::FixedWindow,
+        Algorithm::SlidingCounter,
         Algorithm::TimeSlice { slices: 4 },
         Algorithm::TokenBucket { burst: 10 },
         Algorithm::Concurrency,

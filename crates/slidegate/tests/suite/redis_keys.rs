@@ -25,6 +25,7 @@ async fn write_everything(store: &RedisStore, packed: bool) -> usize {
         quota.with_algorithm(Algorithm::TimeSlice { slices: 3 }).unwrap(),
         quota.with_algorithm(Algorithm::Concurrency).unwrap(),
         quota.with_algorithm(Algorithm::FixedWindow).unwrap(),
+        quota.with_algorithm(Algorithm::SlidingCounter).unwrap(),
         bucket.with_algorithm(Algorithm::TokenBucket { burst: 20 }).unwrap(),
     ];
     let mut written = 0;
@@ -126,6 +127,7 @@ async fn key_in_use_does_not_expire() {
             (Algorithm::SlidingWindow, 1),
             (Algorithm::TimeSlice { slices: 2 }, 1),
             (Algorithm::FixedWindow, 1),
+            (Algorithm::SlidingCounter, 1),
             (Algorithm::TokenBucket { burst: 500 }, 20),
         ];
         let mut oracle = Oracle::default();

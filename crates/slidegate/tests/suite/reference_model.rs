@@ -35,8 +35,10 @@ pub(crate) struct ReferenceModel {
     seq: u64,
     /// Time of the last change. The time of the key never runs back before it.
     last: u64,
-    /// Fixed window: its start.
+    /// Fixed window and sliding counter: start of the current window.
     start: u64,
+    /// Sliding counter: time of the last roll.
+    at: u64,
     /// Bucket: level in 1/window permits, at `since`.
     level: i128,
     since: u64,
@@ -74,6 +76,7 @@ impl ReferenceModel {
             seq: 0,
             last: 0,
             start: 0,
+            at: 0,
             level,
             since: 0,
             gone: 0,
@@ -101,6 +104,7 @@ impl ReferenceModel {
                 at + self.window()
             }
             Algorithm::FixedWindow => at / self.window() * self.window() + self.window(),
+            Algorithm::SlidingCounter => at / self.window() * self.window() + 2 * self.window(),
             Algorithm::TokenBucket { burst } => {
                 at + (u128::from(burst) * u128::from(self.window())).div_ceil(u128::from(self.quota.limit()))
                     as u64
@@ -118,9 +122,10 @@ impl ReferenceModel {
     /// Removes expired entries and returns the time of this key.
     pub(crate) fn roll(&mut self, now: u64, quota: Quota) -> u64 {
         let now = now.max(self.last);
+        self.at = now;
         match self.quota.algorithm() {
             Algorithm::SlidingWindow | Algorithm::TimeSlice { .. } | Algorithm::Concurrency => {}
-            Algorithm::FixedWindow => {
+            Algorithm::FixedWindow | Algorithm::SlidingCounter => {
                 let start = now / self.window() * self.window();
                 if start > self.start {
                     (self.start, self.last) = (start, now);
@@ -175,8 +180,20 @@ impl ReferenceModel {
             Algorithm::TokenBucket { .. } => {
                 (self.full() - self.level).unsigned_abs().div_ceil(u128::from(self.window())) as u64
             }
+            Algorithm::SlidingCounter => self.weighed(self.at),
             _ => self.entries.iter().map(|e| e.cost).sum(),
         }
+    }
+
+    /// Sliding counter: permits in use at `at` if nothing is admitted until then, straight from its definition.
+    fn weighed(&self, at: u64) -> u64 {
+        let window = self.window();
+        let sum = |n: u64| -> u64 {
+            self.entries.iter().filter(|e| e.at / window + n == at / window).map(|e| e.cost).sum()
+        };
+        let elapsed = at % window;
+        let weight = u128::from(sum(1)) * u128::from(window - elapsed);
+        sum(0) + weight.div_ceil(u128::from(window)) as u64
     }
 
     fn record(&mut self, now: u64, cost: u64, id: Option<u8>, admitted: bool) -> Entry {
@@ -197,6 +214,16 @@ impl ReferenceModel {
     /// Attempts: only the newest permits up to the limit are kept.
     fn clip(&mut self) {
         let capacity = self.quota.capacity();
+        if self.quota.algorithm() == Algorithm::SlidingCounter {
+            // One permit after the other, the oldest first.
+            while self.used() > capacity
+                && let Some(oldest) = self.entries.iter_mut().find(|e| e.cost > 0)
+            {
+                oldest.cost -= 1;
+            }
+            self.entries.retain(|e| e.cost > 0);
+            return;
+        }
         let mut excess = self.entries.iter().map(|e| e.cost).sum::<u64>().saturating_sub(capacity);
         for entry in &mut self.entries {
             let cut = entry.cost.min(excess);
@@ -212,6 +239,16 @@ impl ReferenceModel {
         if let Algorithm::TokenBucket { .. } = self.quota.algorithm() {
             let missing = (i128::from(cost) * i128::from(self.window()) - self.level).max(0);
             return missing.unsigned_abs().div_ceil(u128::from(self.quota.limit())) as u64;
+        }
+        if self.quota.algorithm() == Algorithm::SlidingCounter {
+            // It never rises by itself, so the first instant at which the cost fits is found by halving.
+            let (mut low, mut high) = (0, 2 * self.window());
+            while low < high {
+                let middle = (low + high) / 2;
+                let fits = self.weighed(now + middle) + cost <= self.quota.capacity();
+                (low, high) = if fits { (low, middle) } else { (middle + 1, high) };
+            }
+            return low;
         }
         let counted = self.entries.iter().filter(|e| e.cost > 0);
         let mut instants: Vec<u64> = counted.map(|e| self.leaves(e.at)).collect();

@@ -21,6 +21,7 @@ fn ways() -> Vec<(&'static str, Quota, Encoding)> {
         ("slices", with(Algorithm::TimeSlice { slices: 6 }), Encoding::Zset),
         ("held", with(Algorithm::Concurrency), Encoding::Zset),
         ("fixed", with(Algorithm::FixedWindow), Encoding::Zset),
+        ("counter", with(Algorithm::SlidingCounter), Encoding::Zset),
         ("bucket", with(Algorithm::TokenBucket { burst: 100 }), Encoding::Zset),
     ]
 }

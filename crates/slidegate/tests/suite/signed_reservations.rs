@@ -154,6 +154,7 @@ fn window_ends_on_time_after_any_settlement() {
     let algorithms = [
         Algorithm::SlidingWindow,
         Algorithm::FixedWindow,
+        Algorithm::SlidingCounter,
         Algorithm::TimeSlice { slices: 10 },
         Algorithm::Concurrency,
     ];

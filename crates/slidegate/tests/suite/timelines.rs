@@ -78,6 +78,7 @@ fn boundary_burst() {
     };
     assert_eq!(passed(Algorithm::FixedWindow), 200);
     assert_eq!(passed(Algorithm::SlidingWindow), 100);
+    assert_eq!(passed(Algorithm::SlidingCounter), 101, "the first hundred weigh 99 by then");
     assert_eq!(passed(Algorithm::TimeSlice { slices: 10 }), 100);
     assert_eq!(passed(Algorithm::TokenBucket { burst: 100 }), 102, "the bucket has refilled two by then");
 }

@@ -334,6 +334,7 @@ async fn warm_up_state_in_redis_expires() {
         (Algorithm::SlidingWindow, Encoding::Packed),
         (Algorithm::TimeSlice { slices: 4 }, Encoding::Zset),
         (Algorithm::FixedWindow, Encoding::Zset),
+        (Algorithm::SlidingCounter, Encoding::Zset),
         (Algorithm::Concurrency, Encoding::Zset),
     ];
     for (n, (algorithm, encoding)) in ways.into_iter().enumerate() {

@@ -16,6 +16,7 @@ const NOTES: &str = include_str!("lua/notes.lua");
 const ZSET: &str = include_str!("lua/zset.lua");
 const PACKED: &str = include_str!("lua/packed.lua");
 const COUNTERS: &str = include_str!("lua/counters.lua");
+const SLIDING_COUNTER: &str = include_str!("lua/sliding_counter.lua");
 const WARM: &str = include_str!("lua/warm.lua");
 const ADMIT: &str = include_str!("lua/admit.lua");
 const SETTLE: &str = include_str!("lua/settle.lua");
@@ -30,7 +31,7 @@ const GC: &str = include_str!("lua/gc.lua");
 pub(super) struct Parts(u8);
 
 impl Parts {
-    const ALL: Parts = Parts(0b1111);
+    const ALL: Parts = Parts(0b100_1111);
     const NOTES: Parts = Parts(0b1000);
     const FAST_PATH: Parts = Parts(0b1_0000);
     const WARM: Parts = Parts(0b10_0000);
@@ -43,6 +44,7 @@ impl Parts {
         match kind {
             Kind::Zset => 1,
             Kind::Packed => 2,
+            Kind::Counter(5) => 4 | 64,
             Kind::Counter(_) => 4,
         }
     }
@@ -76,6 +78,7 @@ impl Parts {
             (self.has(1), ZSET),
             (self.has(2), PACKED),
             (self.has(4), COUNTERS),
+            (self.has(64), SLIDING_COUNTER),
             (self.has(Parts::WARM.0), WARM),
         ];
         parts.iter().filter(|(needed, _)| *needed).map(|(_, text)| *text).collect()
@@ -169,7 +172,7 @@ impl PreparedScript {
 
 /// The scripts of one store.
 pub(super) struct Scripts {
-    admit: [OnceLock<PreparedScript>; 64],
+    admit: [OnceLock<PreparedScript>; 128],
     settle: OnceLock<PreparedScript>,
     restore: OnceLock<PreparedScript>,
     audit: OnceLock<PreparedScript>,
