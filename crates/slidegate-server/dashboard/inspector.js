@@ -167,6 +167,7 @@ export class Inspector {
 function note({ algorithm, entries, truncated }) {
   if (algorithm === "token-bucket") return "A bucket remembers its level, not who drew from it: the line is how it fills again.";
   if (algorithm === "fixed-window") return "A fixed window remembers a number: all of it is free at its end.";
+  if (algorithm === "sliding-counter") return "A sliding counter remembers two numbers, of this window and of the previous one. The line is an upper bound: the previous one weighs less and less.";
   const slices = algorithm === "time-slice" ? " Admissions are counted in slices, which leave whole." : "";
   const cut = truncated ? ` Only ${many(entries.length, "admission")} are told.` : "";
   const mark = entries.length > MARKS ? "Each mark is what was admitted in a moment, as high as it cost." : "Each mark is an admission, as high as its cost.";

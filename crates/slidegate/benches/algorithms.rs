@@ -42,6 +42,7 @@ fn variants(limit: u64) -> Vec<Variant> {
         Variant { name: "`sliding-window`, `warm-up`", warms: true, ..exact },
         variant("`time-slice`, 10 slices", Algorithm::TimeSlice { slices: 10 }),
         variant("`fixed-window`", Algorithm::FixedWindow),
+        variant("`sliding-counter`", Algorithm::SlidingCounter),
         variant("`token-bucket`, burst of the limit", Algorithm::TokenBucket { burst: limit }),
         variant("`concurrency`, never given back", Algorithm::Concurrency),
     ]

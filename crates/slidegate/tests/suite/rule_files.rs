@@ -99,7 +99,7 @@ const BROKEN: &[(&str, &str)] = &[
     (
         "rules:
   - { name: a, limit: 5, window: 1s, algorithm: leaky }",
-        r#"2:49: algorithm must be one of sliding-window, fixed-window, time-slice, token-bucket, concurrency, not "leaky""#,
+        r#"2:49: algorithm must be one of sliding-window, fixed-window, sliding-counter, time-slice, token-bucket, concurrency, not "leaky""#,
     ),
     (
         "rules:

@@ -76,7 +76,7 @@ pub(super) struct Endpoints(Vec<(&'static str, &'static str, Endpoint)>);
 impl Endpoints {
     pub(super) fn new(routes: &[Route]) -> Self {
         let endpoints = routes.iter().flat_map(|Route { path, operations, .. }| {
-            operations.iter().map(|(method, operation)| (*path, *method, operation.endpoint))
+            operations.iter().map(move |(method, operation)| (*path, *method, operation.endpoint))
         });
         Endpoints(endpoints.collect())
     }

@@ -41,6 +41,7 @@ fn boundary_burst() {
     let expected = [
         ("sliding-window", 100, 0),
         ("fixed-window", 200, 100),
+        ("sliding-counter", 101, 1),
         ("time-slice", 100, 0),
         ("token-bucket", 102, 2),
     ];
