@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use slidegate::remote::RemoteStore;
 use slidegate::{
     Algorithm, Check, Checks, Clock, Encoding, Failover, FailoverOptions, Key, Micros, OnError, Quota,
     RedisOptions, RedisStore, Source, Store, SystemClock,
@@ -200,7 +201,13 @@ impl Deployment {
     }
 }
 
-async fn ask(keys: &[u64], failover: &Failover, clock: &SystemClock, dice: &mut Dice) -> CallRecord {
+/// Asks for one of the keys, and returns the answer as one of node 0.
+pub(crate) async fn ask<R: RemoteStore>(
+    keys: &[u64],
+    failover: &Failover<R>,
+    clock: &impl Clock,
+    dice: &mut Dice,
+) -> CallRecord {
     let key = keys[dice.below(keys.len() as u64) as usize];
     let cost = if key == 1 { 1 + dice.below(3) } else { 1 };
     let ask = Checks::one(check(key, cost)).unwrap();
