@@ -8,9 +8,9 @@ use crate::store::redis::error_map::CLUSTER;
 use crate::store::redis::layout::{KeyPart, Names};
 use crate::store::redis::server::Call;
 use crate::store::redis::topology::{ServerId, ShardId};
-use crate::store::remote::RemoteStore;
 use crate::store::redis::zset_snapshot::{ZsetEntry, ZsetSnapshot};
 use crate::store::redis::{Inner, RedisStore, bad_reply};
+use crate::store::remote::RemoteStore;
 use crate::{Algorithm, Error, Fault, Inspection, Key, MAX_INSPECTED, Micros, Quota, WindowEntry};
 
 /// Members of a sorted set and their scores.

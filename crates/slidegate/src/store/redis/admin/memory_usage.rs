@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use futures_util::stream::{self, StreamExt};
 
 use crate::store::redis::topology::ServerId;
-use crate::store::remote::RemoteStore;
 use crate::store::redis::{Inner, RedisStore, bad_reply};
+use crate::store::remote::RemoteStore;
 use crate::{Error, Fault};
 
 /// Keys that one SCAN reads.
