@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Long forms of the fault tests: kills, failovers, bad networks, slots that move, holders that die, outages, hostile clients, floods of keys. One test at a time, in
-# release mode; the bad networks alone take five minutes. Prints the figures of every step.
+# Long forms of the fault tests: kills, failovers, bad networks, slots that move, holders that die, outages, hostile clients, floods of keys,
+# and failover in simulation. One test at a time, in release mode; the bad networks alone take five minutes. Prints the figures of every step.
 # `scripts/soak.sh kills` runs only the steps whose name contains `kills`.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -43,6 +43,7 @@ step checks topologies::checks_over TOPOLOGY_ASKS=200000
 step holders holder_crashes:: HOLDERS_SECONDS=30
 step hostile hostile_clients:: HOSTILE_ENTRIES=100000 HOSTILE_ROUNDS=3 HOSTILE_DEADLINE_MS=50 HOSTILE_MOST_US=5000
 step outages outages:: SLIDEGATE_OUTAGES=20
+step failover-simulation failover_simulation:: SLIDEGATE_SIMULATION_SEEDS=10000
 step flood key_floods:: SLIDEGATE_FLOOD_KEYS=1000000
 
 echo

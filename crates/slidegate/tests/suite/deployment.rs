@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use slidegate::remote::RemoteStore;
 use slidegate::{
     Algorithm, Check, Checks, Clock, Encoding, Failover, FailoverOptions, Key, Micros, OnError, Quota,
     RedisOptions, RedisStore, Source, Store, SystemClock,
@@ -200,7 +201,13 @@ impl Deployment {
     }
 }
 
-async fn send(keys: &[u64], failover: &Failover, clock: &SystemClock, rng: &mut Rng) -> CallRecord {
+/// Sends a request for one of the keys, and returns its record as one of node 0.
+pub(crate) async fn send<R: RemoteStore>(
+    keys: &[u64],
+    failover: &Failover<R>,
+    clock: &impl Clock,
+    rng: &mut Rng,
+) -> CallRecord {
     let key = keys[rng.below(keys.len() as u64) as usize];
     let cost = if key == 1 { 1 + rng.below(3) } else { 1 };
     let checks = Checks::one(check(key, cost)).unwrap();

@@ -84,52 +84,51 @@ impl Run<'_> {
     /// Asserts what the table says of each key. Prints the most that was in a window, its bound, and how many were stray.
     pub(crate) fn assert_bounds(&self, what: &str, keys: &[u64]) {
         for &key in keys {
-            let episodes: Vec<Episode> =
-                self.outages.iter().map(|outage| self.episode(key, outage)).collect();
-            let all = self.admissions(key, &episodes);
-            let strays = all.iter().filter(|admission| admission.stray).count();
-            let local = self.local_in_a_window(key, &all);
-            let late = quota(key).algorithm() == Algorithm::FixedWindow && strays > 0;
-            let late = if late { self.in_flight } else { 0 };
-            let share = shares(quota(key).capacity(), self.nodes, 1) + late;
-            let limit = quota(key).capacity();
-            if matches!(quota(key).algorithm(), Algorithm::TokenBucket { .. }) {
-                let dated: Vec<CallRecord> =
-                    all.iter().filter(|all| all.from == all.to).map(|all| all.call).collect();
-                let most = worst(&dated, key);
-                eprintln!("{what}: key {key}: at most {most} of {limit} missing, {strays} stray");
-                // A stray node fills its part of the bucket from then on, so there is no bound for a window.
-                let unknown: u64 = episodes.iter().map(|episode| episode.unknown).sum();
-                assert!(strays > 0 || most <= limit + unknown, "key {key}: {most} of {limit}");
-                continue;
-            }
-            let by_callers: Vec<Admission> = all
-                .iter()
-                .map(|all| Admission { from: all.call.started, to: all.call.answered, ..*all })
-                .collect();
-            let mut worst: Option<(u64, Bound)> = None;
-            for view in [&all, &by_callers] {
-                for (most, bound) in self.windows(key, view, &episodes) {
-                    assert!(
-                        most <= bound.most(),
-                        "{what}: key {key}: {most} in a window, allowed are {bound:?}"
-                    );
-                    if worst.as_ref().is_none_or(|(before, _)| *before < most) {
-                        worst = Some((most, bound));
-                    }
+            eprintln!("{}", self.check_bounds(what, key));
+        }
+    }
+
+    /// Asserts what the table says of one key. Returns the figures.
+    pub(crate) fn check_bounds(&self, what: &str, key: u64) -> String {
+        let episodes: Vec<Episode> = self.outages.iter().map(|outage| self.episode(key, outage)).collect();
+        let all = self.admissions(key, &episodes);
+        let strays = all.iter().filter(|admission| admission.stray).count();
+        let local = self.local_in_a_window(key, &all);
+        let late = quota(key).algorithm() == Algorithm::FixedWindow && strays > 0;
+        let late = if late { self.in_flight } else { 0 };
+        let share = shares(quota(key).capacity(), self.nodes, 1) + late;
+        let limit = quota(key).capacity();
+        if matches!(quota(key).algorithm(), Algorithm::TokenBucket { .. }) {
+            let dated: Vec<CallRecord> =
+                all.iter().filter(|all| all.from == all.to).map(|all| all.call).collect();
+            let most = worst(&dated, key);
+            // A stray node fills its part of the bucket from then on, so there is no bound for a window.
+            let unknown: u64 = episodes.iter().map(|episode| episode.unknown).sum();
+            assert!(strays > 0 || most <= limit + unknown, "key {key}: {most} of {limit}");
+            return format!("{what}: key {key}: at most {most} of {limit} missing, {strays} stray");
+        }
+        let by_callers: Vec<Admission> =
+            all.iter().map(|all| Admission { from: all.call.started, to: all.call.answered, ..*all }).collect();
+        let mut worst: Option<(u64, Bound)> = None;
+        for view in [&all, &by_callers] {
+            for (i, (most, bound)) in self.windows(key, view, &episodes).into_iter().enumerate() {
+                assert!(
+                    most <= bound.most(),
+                    "{what}: key {key}: {most} in a window, allowed are {bound:?}:{}",
+                    describe(view, i, quota(key).window().get()),
+                );
+                if worst.as_ref().is_none_or(|(before, _)| *before < most) {
+                    worst = Some((most, bound));
                 }
             }
-            let (most, bound) = worst.expect("something was admitted");
-            eprintln!(
-                "{what}: key {key}: at most {most} of {limit} in a window that may have {}; {strays} stray; at most {local} \
-                 by one node alone, whose share is {share}",
-                bound.most(),
-            );
-            assert!(
-                local <= share,
-                "{what}: key {key}: one node alone admitted {local}, its share is {share}"
-            );
         }
+        let (most, bound) = worst.expect("something was admitted");
+        assert!(local <= share, "{what}: key {key}: one node alone admitted {local}, its share is {share}");
+        format!(
+            "{what}: key {key}: at most {most} of {limit} in a window that may have {}; {strays} stray; at most {local} \
+                 by one node alone, whose share is {share}",
+            bound.most(),
+        )
     }
 
     /// Returns the answers of a node for a key.
@@ -248,6 +247,20 @@ impl Run<'_> {
         };
         (0..self.nodes).map(of_node).max().unwrap_or(0)
     }
+}
+
+/// Lists the admissions of a window that begins with the `i`-th admission: node, source, permits, and the microseconds from
+/// the start of the window between which it was made.
+fn describe(all: &[Admission], i: usize, window: u64) -> String {
+    let mut all: Vec<&Admission> = all.iter().collect();
+    all.sort_by_key(|admission| admission.from);
+    let start = all[i].from;
+    let within = all[i..].iter().take_while(|admission| admission.from < start + window);
+    let lines = within.map(|Admission { call, from, to, .. }| {
+        let (from, to) = (from - start, to.saturating_sub(start));
+        format!("\n  node {} {:?} {} at {from}..{to}", call.node, call.source, call.cost)
+    });
+    format!(" from {start}{}", lines.collect::<String>())
 }
 
 /// Keys that were over their limit in some window, with the most in it and the limit: by the instants of the decisions, or

@@ -18,6 +18,7 @@ mod failover_decisions; // decisions without the store, and their correction lat
 mod failover_faults; // bad networks, flushed scripts, clocks that are set
 mod failover_kills; // a server is killed under load
 mod failover_promotion; // a replica without the last writes takes over
+mod failover_simulation; // three nodes on a simulated server, with random faults
 mod failover_write_back; // lost state is written back once
 mod fault_bounds; // helper: the fault table as assertions
 mod gc; // removal of useless keys and entries in Redis
@@ -44,6 +45,7 @@ mod script_bounds; // a script call reads and removes a bounded number of entrie
 mod settlements; // settlements in Redis
 mod shadow_rules; // rules that are tried out beside another rule
 mod signed_reservations; // signed reservations and the bounds of settlements
+mod simulated_store; // helper: a remote store in virtual time, with injected faults
 mod store_wrappers; // coalescing, caching and failover around a store
 mod timelines; // the timelines of the source documents
 mod topologies; // cluster, sentinels and independent servers
