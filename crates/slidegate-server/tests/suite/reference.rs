@@ -86,7 +86,8 @@ fn example(terms: &Terms, kind: &Kind, default: Option<&str>) -> String {
                     .collect();
                 if fields.is_empty() { "{}".into() } else { format!("{{ {} }}", fields.join(", ")) }
             }
-            other => panic!("`{}` needs an example: {other:?}", terms.name),
+            Kind::Union("Rules", _) => "[{ name: all, limit: 100, window: 1m }]".into(),
+            _ => panic!("`{}` needs an example", terms.name),
         },
         str::to_owned,
     )

@@ -513,6 +513,7 @@ rules: []",
         "rules:
   - { name: a, blocked: true, lease: 5, mode: shadow, code: 5 }",
         "2:38: `lease` does not go with `blocked: true`
+2:38: lease must be a mapping, not 5
 2:47: a blocked rule counts nothing that a shadow could show: mode must be enforce or off",
     ),
     (
