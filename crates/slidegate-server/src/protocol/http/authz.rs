@@ -6,8 +6,7 @@ use std::net::IpAddr;
 use axum::http::{HeaderMap, HeaderName, header};
 
 use super::error::{ApiError, Code};
-use super::operation::{Access, Charge};
-use super::route::Endpoint;
+use super::operation::{Access, Charge, Endpoint};
 use super::{ConnectionHandler, Role};
 use crate::app::auth::bearer;
 use crate::config::Origin;

@@ -11,7 +11,7 @@ use http_body_util::Limited;
 
 use super::dto::JsonBytes;
 use super::error::ApiError;
-use super::operation::Operation;
+use super::operation::{Charge, Operation};
 use super::response::BufferedResponse;
 use super::route::Route;
 use super::{MAX_BATCH_BODY, MAX_BODY, Shared, acquire, explain, release, report, settle};
@@ -46,16 +46,17 @@ pub(super) struct CallRequest<'r> {
 
 impl Call {
     fn operation(self) -> Operation {
-        match self {
-            Call::Acquire => acquire::acquire_operation().charges(),
-            Call::Peek => acquire::peek_operation(),
-            Call::AcquireBatch => acquire::batch_operation().charges(),
-            Call::Explain => explain::operation(),
-            Call::Settle => settle::operation().charges(),
-            Call::Release => release::release_operation().charges(),
-            Call::Extend => release::extend_operation().charges(),
-            Call::Report => report::operation().charges(),
-        }
+        let operation = match self {
+            Call::Acquire => acquire::acquire_operation(),
+            Call::Peek => return acquire::peek_operation(),
+            Call::AcquireBatch => acquire::batch_operation(),
+            Call::Explain => return explain::operation(),
+            Call::Settle => settle::operation(),
+            Call::Release => release::release_operation(),
+            Call::Extend => release::extend_operation(),
+            Call::Report => report::operation(),
+        };
+        operation.charges(Charge::Sender)
     }
 
     /// Answers a request whose body has arrived. This is the only place that runs a call.

@@ -27,6 +27,9 @@ use crate::telemetry::trace::TraceContext;
 /// Size of the read buffer in bytes. This is the memory cost of an idle connection.
 const READ_BUFFER: usize = 4 << 10;
 
+/// Largest buffer for responses that a connection keeps, in bytes. Few responses are larger.
+const MAX_IDLE_BUFFER: usize = 16 << 10;
+
 /// Maximum number of headers that the fast path accepts.
 const MAX_HEADERS: usize = 32;
 
@@ -90,6 +93,7 @@ pub(crate) async fn serve(
         let written = within(handler.timeout(), writing).await;
         written.unwrap_or_else(|| Err(io::ErrorKind::TimedOut.into()))?;
         responses.clear();
+        responses.shrink_to(MAX_IDLE_BUFFER);
         if consumed > 0 {
             state.end(last_read);
         }

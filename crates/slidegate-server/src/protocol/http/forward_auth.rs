@@ -17,7 +17,7 @@ use slidegate::{Decision, MAX_LIMIT, Request};
 
 use super::Shared;
 use super::error::{ApiError, Code};
-use super::operation::{ALLOWED_HEADERS, Access, DENIED_HEADERS, Operation};
+use super::operation::{ALLOWED_HEADERS, Access, Charge, DENIED_HEADERS, Operation};
 use super::response::json;
 use super::route::Route;
 use crate::app::decision_body::DenialBody;
@@ -88,7 +88,7 @@ pub(super) fn route() -> Route {
         with_header(operation, "X-Forwarded-Method", "How it asks. `X-Original-Method` is understood too.");
     let operation =
         with_header(operation, "X-Forwarded-Host", "Whom it asks. `X-Original-Host` is understood too.");
-    Route::new("/v1/authorize").any(authorize, &operation.charges_forwarded())
+    Route::new("/v1/authorize").any(authorize, &operation.charges(Charge::Forwarded))
 }
 
 async fn authorize(

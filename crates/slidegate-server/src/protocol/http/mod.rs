@@ -44,8 +44,9 @@ use slidegate::SystemClock;
 
 use self::call::Call;
 use self::error::{ApiError, Code};
+use self::operation::Endpoint;
 use self::response::BufferedResponse;
-use self::route::{Endpoint, Endpoints, Route};
+use self::route::{Endpoints, Route};
 use super::connection_slots::ConnectionState;
 use super::listener::{self, Stop, Stream};
 use crate::app::state::AppState;

@@ -33,14 +33,20 @@ pub(super) enum Charge {
     Forwarded,
 }
 
-#[derive(Clone)]
-pub(super) struct Operation {
-    id: &'static str,
-    summary: &'static str,
+/// Part of an operation that is needed before its handler runs.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Endpoint {
     pub(super) access: Access,
     pub(super) charge: Charge,
     /// True if the response lasts for as long as the client reads it.
     pub(super) streams: bool,
+}
+
+#[derive(Clone)]
+pub(super) struct Operation {
+    id: &'static str,
+    summary: &'static str,
+    pub(super) endpoint: Endpoint,
     parameters: Vec<Value>,
     body: Option<Content>,
     responses: Vec<ResponseSpec>,
@@ -99,33 +105,20 @@ impl Content {
 impl Operation {
     pub(super) fn new(access: Access, id: &'static str, summary: &'static str) -> Self {
         let (parameters, responses, errors) = (Vec::new(), Vec::new(), Vec::new());
-        Operation {
-            id,
-            summary,
-            access,
-            charge: Charge::None,
-            streams: false,
-            parameters,
-            body: None,
-            responses,
-            denial: None,
-            errors,
-        }
+        let endpoint = Endpoint { access, charge: Charge::None, streams: false };
+        Operation { id, summary, endpoint, parameters, body: None, responses, denial: None, errors }
     }
 
-    /// Declares that the operation charges, corrects or reports for its sender.
-    pub(super) fn charges(self) -> Self {
-        Operation { charge: Charge::Sender, ..self }
-    }
-
-    /// Declares that the operation charges the client whose request a proxy describes.
-    pub(super) fn charges_forwarded(self) -> Self {
-        Operation { charge: Charge::Forwarded, ..self }
+    /// Sets the client that the operation charges.
+    pub(super) fn charges(mut self, charge: Charge) -> Self {
+        self.endpoint.charge = charge;
+        self
     }
 
     /// Declares that the response lasts for as long as the client reads it.
-    pub(super) fn streams(self) -> Self {
-        Operation { streams: true, ..self }
+    pub(super) fn streams(mut self) -> Self {
+        self.endpoint.streams = true;
+        self
     }
 
     /// Adds a parameter. `location` is `path`, `query` or `header`; path parameters are required.
@@ -232,7 +225,7 @@ impl Operation {
     pub(super) fn describe(&self, method: &str, has_many_methods: bool, schemas: &mut Schemas) -> Value {
         let id = if has_many_methods { format!("{}-{method}", self.id) } else { self.id.to_owned() };
         let mut operation = json!({ "operationId": id, "summary": self.summary });
-        operation["security"] = match self.access {
+        operation["security"] = match self.endpoint.access {
             Access::Public => json!([]),
             Access::Api => json!([{}, { "token": [] }]),
             Access::Admin => json!([{ "token": [] }]),
@@ -273,7 +266,7 @@ impl Operation {
     }
 
     fn error_responses(&self, generator: &mut SchemaGenerator) -> BTreeMap<String, Value> {
-        let access_errors: &[Code] = match self.access {
+        let access_errors: &[Code] = match self.endpoint.access {
             Access::Public => &[],
             Access::Api => &[Code::Unauthorized, Code::InvalidRequest, Code::CrossOrigin],
             Access::Admin => &[Code::Unauthorized, Code::InvalidRequest, Code::Forbidden, Code::CrossOrigin],

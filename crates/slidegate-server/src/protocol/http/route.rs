@@ -7,7 +7,7 @@ use axum::handler::Handler;
 use axum::routing::{MethodFilter, MethodRouter};
 
 use super::Shared;
-use super::operation::{Access, Charge, Operation};
+use super::operation::{Endpoint, Operation};
 
 /// HTTP methods as OpenAPI names them.
 const EVERY_METHOD: [&str; 8] = ["get", "put", "post", "delete", "options", "head", "patch", "trace"];
@@ -70,33 +70,13 @@ impl Route {
     }
 }
 
-/// Part of an operation that is needed before its handler runs.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Endpoint {
-    method: &'static str,
-    /// Path up to the first parameter.
-    path: &'static str,
-    has_parameter: bool,
-    pub(super) access: Access,
-    pub(super) charge: Charge,
-    pub(super) streams: bool,
-}
-
-/// Endpoints of all routes, in their order.
-pub(super) struct Endpoints(Vec<Endpoint>);
+/// Endpoints of all routes, in their order, each with its path and method.
+pub(super) struct Endpoints(Vec<(&'static str, &'static str, Endpoint)>);
 
 impl Endpoints {
     pub(super) fn new(routes: &[Route]) -> Self {
         let endpoints = routes.iter().flat_map(|Route { path, operations, .. }| {
-            let path = *path;
-            operations.iter().map(move |&(method, ref operation)| Endpoint {
-                method,
-                path: path.split('{').next().unwrap_or(path),
-                has_parameter: path.contains('{'),
-                access: operation.access,
-                charge: operation.charge,
-                streams: operation.streams,
-            })
+            operations.iter().map(move |(method, operation)| (*path, *method, operation.endpoint))
         });
         Endpoints(endpoints.collect())
     }
@@ -104,17 +84,13 @@ impl Endpoints {
     /// Returns the endpoint of a request. A method that the path does not take gets the first endpoint of the path,
     /// and `HEAD` thereby the one of `GET`.
     pub(super) fn find(&self, method: &str, path: &str) -> Option<Endpoint> {
-        let mut first = None;
-        for endpoint in &self.0 {
-            let matches = match endpoint.has_parameter {
-                true => path.starts_with(endpoint.path),
-                false => path == endpoint.path,
-            };
-            if matches && endpoint.method.eq_ignore_ascii_case(method) {
-                return Some(*endpoint);
-            }
-            first = first.or(matches.then_some(*endpoint));
-        }
-        first
+        let is_at = |known: &str| match known.split_once('{') {
+            Some((prefix, _)) => path.starts_with(prefix),
+            None => path == known,
+        };
+        let mut here = self.0.iter().filter(|(known, ..)| is_at(known)).peekable();
+        let (_, _, first) = **here.peek()?;
+        let exact = here.find(|(_, known, _)| known.eq_ignore_ascii_case(method));
+        Some(exact.map_or(first, |(_, _, endpoint)| *endpoint))
     }
 }

@@ -4,13 +4,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use slidegate::{Micros, ShadowChange, Source};
 
-use super::follow_up::{FollowUp, FollowUpOutcome};
+use super::follow_up::{FollowUp, FollowUpCounters};
 use crate::common::protocol::Protocol;
 use crate::common::words::words;
 
 const SOURCES: usize = Source::ALL.len();
 const PROTOCOLS: usize = Protocol::ALL.len();
-const FOLLOW_UPS: usize = FollowUp::ALL.len();
 
 /// Upper bounds of the histogram buckets, in microseconds.
 pub(crate) const BOUNDS: [u64; 20] = [
@@ -35,7 +34,7 @@ pub(crate) struct Durations {
 
 impl DurationCounters {
     #[inline]
-    fn add(&self, times: u64, took: Micros) {
+    pub(super) fn add(&self, times: u64, took: Micros) {
         let took = took.get();
         let bucket = BOUNDS.iter().position(|bound| took <= *bound).unwrap_or(BOUNDS.len());
         self.buckets[bucket].fetch_add(times, Ordering::Relaxed);
@@ -44,7 +43,7 @@ impl DurationCounters {
         }
     }
 
-    fn add_to(&self, all: &mut Durations) {
+    pub(super) fn add_to(&self, all: &mut Durations) {
         for (all, bucket) in all.buckets.iter_mut().zip(&self.buckets) {
             *all += bucket.load(Ordering::Relaxed);
         }
@@ -105,8 +104,7 @@ pub(super) struct CoreCounters {
     /// Durations by protocol, verdict (denied, allowed), and source.
     decisions: [[[DurationCounters; SOURCES]; 2]; PROTOCOLS],
     failures: [[AtomicU64; Failure::ALL.len()]; PROTOCOLS],
-    follow_ups: [[[AtomicU64; FollowUpOutcome::ALL.len()]; FOLLOW_UPS]; PROTOCOLS],
-    follow_up_durations: [[DurationCounters; FOLLOW_UPS]; PROTOCOLS],
+    pub(super) follow_ups: [[FollowUpCounters; FollowUp::ALL.len()]; PROTOCOLS],
     /// Requests that no rule matches.
     unmatched: [AtomicU64; PROTOCOLS],
     /// Number of decisions, for sampling their keys.
@@ -157,31 +155,6 @@ impl CoreCounters {
 
     pub(super) fn add_to(&self, protocol: Protocol, allowed: bool, source: Source, all: &mut Durations) {
         self.decisions[protocol as usize][usize::from(allowed)][source as usize].add_to(all);
-    }
-
-    pub(super) fn count_follow_up(
-        &self,
-        protocol: Protocol,
-        follow_up: FollowUp,
-        outcome: FollowUpOutcome,
-        took: Micros,
-    ) {
-        let (protocol, follow_up) = (protocol as usize, follow_up as usize);
-        self.follow_ups[protocol][follow_up][outcome as usize].fetch_add(1, Ordering::Relaxed);
-        self.follow_up_durations[protocol][follow_up].add(1, took);
-    }
-
-    pub(super) fn follow_ups(
-        &self,
-        protocol: Protocol,
-        follow_up: FollowUp,
-        outcome: FollowUpOutcome,
-    ) -> u64 {
-        self.follow_ups[protocol as usize][follow_up as usize][outcome as usize].load(Ordering::Relaxed)
-    }
-
-    pub(super) fn add_follow_ups(&self, protocol: Protocol, follow_up: FollowUp, all: &mut Durations) {
-        self.follow_up_durations[protocol as usize][follow_up as usize].add_to(all);
     }
 
     pub(super) fn failures(&self, protocol: Protocol, failure: Failure) -> u64 {

@@ -1,10 +1,11 @@
 //! Calls that follow a decision: they are counted, timed and traced as decisions are.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use slidegate::{Error, Micros, Request, Reservation, Settled};
 
-use super::counters::Durations;
+use super::counters::{DurationCounters, Durations};
 use super::{DecisionStats, Instrumented, shard};
 use crate::common::protocol::Protocol;
 use crate::common::words::words;
@@ -125,34 +126,40 @@ impl Instrumented<'_> {
     }
 }
 
+/// Counters of one core for one kind of follow-up.
+#[derive(Default)]
+pub(super) struct FollowUpCounters {
+    outcomes: [AtomicU64; FollowUpOutcome::ALL.len()],
+    durations: DurationCounters,
+}
+
+/// Follow-ups of one kind, summed over all cores.
+#[derive(Default)]
+pub(crate) struct FollowUpTotals {
+    /// In the order of [`FollowUpOutcome::ALL`].
+    pub(crate) outcomes: [u64; FollowUpOutcome::ALL.len()],
+    pub(crate) durations: Durations,
+}
+
 impl DecisionStats {
-    fn count_follow_up(
-        &self,
-        protocol: Protocol,
-        follow_up: FollowUp,
-        outcome: FollowUpOutcome,
-        took: Micros,
-    ) {
+    fn count_follow_up(&self, protocol: Protocol, kind: FollowUp, outcome: FollowUpOutcome, took: Micros) {
         if self.enabled {
             let shard = shard() & (self.shards.len() - 1);
-            self.shards[shard].count_follow_up(protocol, follow_up, outcome, took);
+            let counters = &self.shards[shard].follow_ups[protocol as usize][kind as usize];
+            counters.outcomes[outcome as usize].fetch_add(1, Ordering::Relaxed);
+            counters.durations.add(1, took);
         }
     }
 
-    /// Returns the number of follow-ups of `protocol` with this outcome.
-    pub(crate) fn follow_ups(
-        &self,
-        protocol: Protocol,
-        follow_up: FollowUp,
-        outcome: FollowUpOutcome,
-    ) -> u64 {
-        self.shards.iter().map(|counters| counters.follow_ups(protocol, follow_up, outcome)).sum()
-    }
-
-    /// Returns the durations of the follow-ups of `protocol`.
-    pub(crate) fn follow_up_durations(&self, protocol: Protocol, follow_up: FollowUp) -> Durations {
-        let mut all = Durations::default();
-        self.shards.iter().for_each(|counters| counters.add_follow_ups(protocol, follow_up, &mut all));
+    pub(crate) fn follow_ups(&self, protocol: Protocol, kind: FollowUp) -> FollowUpTotals {
+        let mut all = FollowUpTotals::default();
+        for shard in &self.shards {
+            let counters = &shard.follow_ups[protocol as usize][kind as usize];
+            counters.durations.add_to(&mut all.durations);
+            for (all, outcome) in all.outcomes.iter_mut().zip(&counters.outcomes) {
+                *all += outcome.load(Ordering::Relaxed);
+            }
+        }
         all
     }
 }

@@ -28,7 +28,7 @@ use slidegate::{Clock, Key, Limiter, Micros, Rules, Source, SystemClock};
 
 use self::counters::CoreCounters;
 pub(crate) use self::counters::{BOUNDS, Durations, Failure, RuleVerdict};
-pub(crate) use self::follow_up::{FollowUp, FollowUpOutcome, ReservationChange};
+pub(crate) use self::follow_up::{FollowUp, FollowUpOutcome, FollowUpTotals, ReservationChange};
 pub(crate) use self::heavy_hitters::Period;
 pub(crate) use self::instrumented::Instrumented;
 pub(crate) use self::per_second::PerSecond;

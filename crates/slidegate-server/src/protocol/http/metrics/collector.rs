@@ -14,7 +14,9 @@ use super::page::{Histogram, Page};
 use crate::common::protocol::Protocol;
 use crate::protocol::http::Shared;
 use crate::store::RedisStats;
-use crate::telemetry::stats::{BOUNDS, Durations, Failure, FollowUp, FollowUpOutcome, RuleVerdict, Shed};
+use crate::telemetry::stats::{
+    BOUNDS, Durations, Failure, FollowUp, FollowUpOutcome, FollowUpTotals, RuleVerdict, Shed,
+};
 
 /// Microseconds in a second, the unit of durations on the page.
 const MICROS: f64 = 1e6;
@@ -104,18 +106,15 @@ impl MetricsCollector {
         let stats = &self.app.stats;
         let (mut calls, mut durations) = (Vec::new(), Vec::new());
         for protocol in Protocol::ALL {
-            for follow_up in FollowUp::ALL {
-                let labels = [protocol.as_str(), follow_up.as_str()];
-                let [protocol_name, name] = labels;
-                for outcome in FollowUpOutcome::ALL {
-                    let count = stats.follow_ups(protocol, follow_up, outcome);
+            for kind in FollowUp::ALL {
+                let FollowUpTotals { outcomes, durations: took } = stats.follow_ups(protocol, kind);
+                for (outcome, count) in FollowUpOutcome::ALL.into_iter().zip(outcomes) {
                     if count > 0 || (protocol == Protocol::Http && outcome == FollowUpOutcome::Done) {
-                        calls.push(([protocol_name, name, outcome.as_str()], count));
+                        calls.push(([protocol.as_str(), kind.as_str(), outcome.as_str()], count));
                     }
                 }
-                let took = stats.follow_up_durations(protocol, follow_up);
                 if took.count() > 0 || protocol == Protocol::Http {
-                    durations.push((labels, took));
+                    durations.push(([protocol.as_str(), kind.as_str()], took));
                 }
             }
         }
