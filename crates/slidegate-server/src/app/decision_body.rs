@@ -80,14 +80,8 @@ pub(crate) struct LimitBody<'d> {
     /// Key that the request is counted under; see `/v1/keys/{key}`.
     pub(crate) key: Cow<'d, str>,
     pub(crate) limit: u64,
-    pub(crate) used: u64,
-    pub(crate) remaining: u64,
-    pub(crate) retry_after_ms: u64,
-    /// `false` if `retry_after_ms` is a lower bound. Absent if it is exact.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub(crate) retry_after_exact: Option<bool>,
-    /// Time until nothing is counted under the key any more.
-    pub(crate) reset_after_ms: u64,
+    #[serde(flatten)]
+    pub(crate) usage: UsageBody,
     /// Only for shadow rules: true if the rule would have denied.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub(crate) would_deny: Option<bool>,
@@ -99,12 +93,34 @@ impl<'d> From<Limit<'d>> for LimitBody<'d> {
             rule: limit.rule().into(),
             key: limit.key().as_str().into(),
             limit: limit.limit(),
+            usage: UsageBody::from(&limit),
+            would_deny: (limit.mode() == Mode::Shadow).then_some(limit.outcome().denies()),
+        }
+    }
+}
+
+/// Usage of a limit under one key.
+#[derive(Debug, Default, Serialize, Deserialize, JsonSchema)]
+pub(crate) struct UsageBody {
+    pub(crate) used: u64,
+    pub(crate) remaining: u64,
+    /// Time until the request fits within this limit.
+    pub(crate) retry_after_ms: u64,
+    /// `false` if `retry_after_ms` is a lower bound. Absent if it is exact.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub(crate) retry_after_exact: Option<bool>,
+    /// Time until nothing is counted under the key any more.
+    pub(crate) reset_after_ms: u64,
+}
+
+impl From<&Limit<'_>> for UsageBody {
+    fn from(limit: &Limit<'_>) -> Self {
+        UsageBody {
             used: limit.used(),
             remaining: limit.remaining(),
             retry_after_ms: limit.retry_after().ceil_millis(),
             retry_after_exact: (!limit.retry_after_is_exact()).then_some(false),
             reset_after_ms: limit.reset_after().ceil_millis(),
-            would_deny: (limit.mode() == Mode::Shadow).then_some(limit.outcome().denies()),
         }
     }
 }

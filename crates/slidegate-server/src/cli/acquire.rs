@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use clap::Args;
 
 use super::request_args::{RequestArgs, post};
-use crate::app::decision_body::{LimitBody, OutcomeBody, ReceivedDecision};
+use crate::app::decision_body::{LimitBody, OutcomeBody, ReceivedDecision, UsageBody};
 use crate::common::console::{fail, say};
 
 /// Arguments of `slidegate acquire`.
@@ -47,7 +47,7 @@ fn describe(decision: &ReceivedDecision) -> String {
         None => format!("denied (code {code}): no rule matches the request"),
         Some(rule) => format!("denied by {rule} (code {code}): retry in {retry_after_ms} ms"),
     }];
-    for LimitBody { rule, used, limit, reset_after_ms, .. } in &decision.limits {
+    for LimitBody { rule, limit, usage: UsageBody { used, reset_after_ms, .. }, .. } in &decision.limits {
         lines.push(format!("  {rule}: {used} of {limit} used, resets in {reset_after_ms} ms"));
     }
     lines.join("\n")

@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::app::decision_body::OutcomeBody;
+use crate::app::decision_body::{OutcomeBody, UsageBody};
 
 /// Decision that a request would get now, and the verdict of each rule.
 #[derive(Debug, Serialize, Deserialize, JsonSchema)]
@@ -107,15 +107,8 @@ pub(crate) struct CountedBody {
     /// Warm-up of the limit after a cold start.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) warm_up: Option<WarmUpBody>,
-    pub(crate) used: u64,
-    pub(crate) remaining: u64,
-    /// Time until the request fits within this limit.
-    pub(crate) retry_after_ms: u64,
-    /// `false` if `retry_after_ms` is a lower bound. Absent if it is exact.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub(crate) retry_after_exact: Option<bool>,
-    /// Time until nothing is counted any more.
-    pub(crate) reset_after_ms: u64,
+    #[serde(flatten)]
+    pub(crate) usage: UsageBody,
     /// Some of the counted entries, the oldest first.
     pub(crate) entries: Vec<EntryBody>,
     /// Number of newer entries that are not listed.

@@ -9,7 +9,7 @@ use slidegate::{
 };
 
 use self::dto::{CountedBody, EntryBody, ExplanationBody, ReasonBody, RuleBody, VerdictBody, WarmUpBody};
-use crate::app::decision_body::OutcomeBody;
+use crate::app::decision_body::{OutcomeBody, UsageBody};
 use crate::store::AnyStore;
 
 /// Upper bound on listed rules that do not apply.
@@ -134,8 +134,16 @@ fn counted(rule: &Rule, check: &Check, limit: Option<&Limit<'_>>, found: Option<
     let quota = check.quota;
     let is_rule_quota = rule.name() != AD_HOC && quota == rule.quota_now();
     let limit_now = limit.map_or(quota.capacity(), Limit::limit);
-    let used = limit.map(Limit::used).or(found.as_ref().map(|found| found.used)).unwrap_or_default();
-    let reset_after = limit.map(Limit::reset_after).or(found.as_ref().map(|found| found.reset_after));
+    let usage = match (limit, &found) {
+        (Some(limit), _) => UsageBody::from(limit),
+        (None, Some(Inspection { used, reset_after, .. })) => UsageBody {
+            used: *used,
+            remaining: limit_now.saturating_sub(*used),
+            reset_after_ms: reset_after.ceil_millis(),
+            ..UsageBody::default()
+        },
+        (None, None) => UsageBody { remaining: limit_now, ..UsageBody::default() },
+    };
     let warm_up = quota
         .warm_up()
         .map(|warm_up| WarmUpBody { from: warm_up.from(), over_ms: warm_up.over().ceil_millis() });
@@ -160,11 +168,7 @@ fn counted(rule: &Rule, check: &Check, limit: Option<&Limit<'_>>, found: Option<
         overridden: !is_rule_quota && rule.name() != AD_HOC,
         factor: rule.factor().map(|factor| f64::from(factor) / 10_000.0),
         warm_up,
-        used,
-        remaining: limit_now.saturating_sub(used),
-        retry_after_ms: limit.map(Limit::retry_after).unwrap_or_default().ceil_millis(),
-        retry_after_exact: limit.filter(|limit| !limit.retry_after_is_exact()).map(|_| false),
-        reset_after_ms: reset_after.unwrap_or_default().ceil_millis(),
+        usage,
         entries: entries.collect(),
         more_entries,
     }

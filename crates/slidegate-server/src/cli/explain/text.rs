@@ -5,7 +5,7 @@ use std::fmt::Write;
 use slidegate::Micros;
 use slidegate::yaml::one_line;
 
-use crate::app::decision_body::OutcomeBody;
+use crate::app::decision_body::{OutcomeBody, UsageBody};
 use crate::app::explain::dto::{CountedBody, ExplanationBody, RuleBody, VerdictBody};
 
 /// Returns several lines without control characters that a terminal would obey.
@@ -81,7 +81,8 @@ fn verdict_line(rule: &RuleBody) -> String {
 }
 
 fn write_count(text: &mut String, counted: &CountedBody, permits: u64) {
-    let CountedBody { limit, limit_now, used, algorithm, window_ms, .. } = counted;
+    let CountedBody { limit, limit_now, usage, algorithm, window_ms, .. } = counted;
+    let UsageBody { used, retry_after_ms, retry_after_exact, reset_after_ms, .. } = usage;
     let own = if counted.overridden { ", a limit of its own" } else { "" };
     let attempts = if counted.count == "attempts" { ", denied ones too" } else { "" };
     let _ = write!(
@@ -107,12 +108,12 @@ fn write_count(text: &mut String, counted: &CountedBody, permits: u64) {
     if counted.more_entries > 0 {
         let _ = write!(text, "\n    and {} more", counted.more_entries);
     }
-    if counted.retry_after_ms > 0 && permits <= *limit {
-        let fits = bounded(counted.retry_after_ms, counted.retry_after_exact);
+    if *retry_after_ms > 0 && permits <= *limit {
+        let fits = bounded(*retry_after_ms, *retry_after_exact);
         let _ = write!(text, "\n  fits in {fits}");
     }
-    if counted.reset_after_ms > 0 {
-        let _ = write!(text, "\n  empty in {}", wait(counted.reset_after_ms));
+    if *reset_after_ms > 0 {
+        let _ = write!(text, "\n  empty in {}", wait(*reset_after_ms));
     }
 }
 
