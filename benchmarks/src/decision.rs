@@ -24,7 +24,7 @@ use limitador::counter::Counter;
 use limitador::limit::Limit;
 use limitador::storage::in_memory::InMemoryStorage;
 use limitador::storage::{Authorization, CounterStorage};
-use slidegate::{Check, Checks, Key, MemoryStore, Quota, Store};
+use slidegate::{store::{Check, Checks}, Key, MemoryStore, Quota, Store};
 
 const ROUNDS: usize = 7;
 const KEYS: [usize; 3] = [1, 1_000, 1_000_000];

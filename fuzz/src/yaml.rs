@@ -1,6 +1,6 @@
 //! What must hold of files, good or bad.
 
-use slidegate::{Algorithm, Error, MAX_LIMIT, MAX_RULES, MAX_SLICES, MAX_WINDOW, MIN_WINDOW, Rules};
+use slidegate::{bounds::{MAX_LIMIT, MAX_RULES, MAX_SLICES, MAX_WINDOW, MIN_WINDOW}, Algorithm, Error, Rules};
 use slidegate_server::{Config, RedisConfig};
 use slidegate_server::fuzzing::rules_json;
 

@@ -4,7 +4,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use serde_json::Value;
-use slidegate::{Limiter, MAX_LIMIT};
+use slidegate::{bounds::MAX_LIMIT, Limiter};
 use slidegate_fuzz::http::answers;
 use slidegate_fuzz::{assert_plain_line, bounded};
 use slidegate_server::fuzzing::http;

@@ -5,7 +5,7 @@
 use arbitrary::Arbitrary;
 use libfuzzer_sys::fuzz_target;
 use sha2::{Digest, Sha256};
-use slidegate::{Key, MAX_PLAIN_VALUE};
+use slidegate::{bounds::MAX_PLAIN_VALUE, Key};
 use slidegate_fuzz::assert_plain_line;
 
 #[derive(Arbitrary, Clone, Debug, PartialEq)]

@@ -6,7 +6,7 @@ use std::sync::LazyLock;
 
 use libfuzzer_sys::fuzz_target;
 use slidegate::fuzzing::{hashed, keys, printed, unsigned};
-use slidegate::{Limiter, MAX_RESERVATION, ReservationKey};
+use slidegate::{bounds::MAX_RESERVATION, Limiter, ReservationKey};
 use slidegate_fuzz::{assert_plain_line, bounded};
 
 static LIMITER: LazyLock<Limiter> = LazyLock::new(|| Limiter::per_second(1).expect("a limiter"));

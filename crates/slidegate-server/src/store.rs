@@ -5,9 +5,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use slidegate::{
-    Audit, BatchVerdicts, CallStats, Checks, Clock, CoalesceStats, DenyCacheStats, Error, Failover,
-    FailoverOptions, FailoverStats, Inspection, Key, LeaseStats, MemoryStats, MemoryStore, Micros, Receipt,
-    RedisOptions, RedisStore, ServerStats, Settlement, Stack, StackOptions, Store, SystemClock,
+    Clock, Error, Key, MemoryStore, Micros, Store, SystemClock,
+    algorithm::Audit,
+    redis::{
+        CallStats, CoalesceStats, Failover, FailoverOptions, FailoverStats, LeaseStats, RedisOptions,
+        RedisStore, ServerStats, Stack, StackOptions,
+    },
+    store::{BatchVerdicts, Checks, DenyCacheStats, Inspection, MemoryStats, Receipt, Settlement},
 };
 
 use tokio::sync::Mutex;

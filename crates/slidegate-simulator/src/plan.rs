@@ -3,7 +3,10 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use slidegate::{MAX_WINDOW, MIN_WINDOW, Micros, Quota, Rule, Rules};
+use slidegate::{
+    Micros, Quota, Rule, Rules,
+    bounds::{MAX_WINDOW, MIN_WINDOW},
+};
 
 use crate::options::{Percent, SimulateArgs};
 use crate::scenarios::AlgorithmChoice;

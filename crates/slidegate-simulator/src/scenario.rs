@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, Waker};
 
-use slidegate::{Clock, Decision, Limiter, MemoryStats, MemoryStore, Micros, Request, Rules, Sleep};
+use slidegate::{Clock, Decision, Limiter, MemoryStore, Micros, Request, Rules, Sleep, store::MemoryStats};
 
 /// Number of requests between two sweeps of the store. A server sweeps at intervals of real time.
 const SWEEP_EVERY: u64 = 1 << 20;

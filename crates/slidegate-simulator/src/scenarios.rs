@@ -13,7 +13,7 @@ use crate::scenario::Scenario;
 use crate::stats::{KeyHasher, Stats};
 
 /// Maximum number of keys with counts of their own: as many as a server counts.
-pub(crate) const MAX_KEYS: usize = slidegate::DEFAULT_MAX_KEYS;
+pub(crate) const MAX_KEYS: usize = slidegate::bounds::DEFAULT_MAX_KEYS;
 
 /// Algorithm that replaces the algorithms of the rules, by its name. Its parameter is that of the rule, or the default.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]

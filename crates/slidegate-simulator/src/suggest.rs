@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use serde::Serialize;
-use slidegate::{Decision, Key, MAX_LIMIT, Micros, Quota, Rule, Rules};
+use slidegate::{Decision, Key, Micros, Quota, Rule, Rules, bounds::MAX_LIMIT};
 
 use crate::plan::{DenialBudget, SuggestionGoal};
 use crate::progress::Progress;

@@ -9,8 +9,10 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use slidegate::{
-    Algorithm, Check, Checks, Encoding, Key, ManualClock, MemoryStore, Micros, Outcome, Quota, RedisOptions,
-    RedisStore, State, Store, WarmUp,
+    Algorithm, Encoding, Key, ManualClock, MemoryStore, Micros, Quota, Store, WarmUp,
+    algorithm::State,
+    redis::{RedisOptions, RedisStore},
+    store::{Check, Checks, Outcome},
 };
 use slidegate_testkit::{FakeTime, RedisServer};
 

@@ -8,7 +8,11 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use slidegate::{Check, Checks, Failover, FailoverOptions, Key, Quota, RedisStore, Source, Store};
+use slidegate::{
+    Key, Quota, Source, Store,
+    redis::{Failover, FailoverOptions, RedisStore},
+    store::{Check, Checks},
+};
 use slidegate_testkit::{Flavour, RedisServer};
 
 const ROUNDS: usize = 7;

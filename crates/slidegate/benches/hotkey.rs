@@ -11,8 +11,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use slidegate::{
-    Algorithm, Check, Checks, Coalesce, DenyCache, Failover, FailoverOptions, Key, Quota, RedisOptions,
-    RedisStore, Stack, StackOptions, Store,
+    Algorithm, Key, Quota, Store,
+    redis::{Coalesce, Failover, FailoverOptions, RedisOptions, RedisStore, Stack, StackOptions},
+    store::{Check, Checks, DenyCache},
 };
 use slidegate_testkit::{Flavour, RedisServer};
 

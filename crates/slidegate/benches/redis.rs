@@ -13,7 +13,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use redis::aio::MultiplexedConnection;
-use slidegate::{Check, Checks, Encoding, Key, Outcome, Quota, RedisOptions, RedisStore, Store};
+use slidegate::{
+    Encoding, Key, Quota, Store,
+    redis::{RedisOptions, RedisStore},
+    store::{Check, Checks, Outcome},
+};
 
 /// The "optimised" script of source document 000, without its comments.
 const SEED: &str = r"

@@ -20,7 +20,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-use slidegate::{Check, Checks, Key, MemoryStore, Quota, Store};
+use slidegate::{
+    Key, MemoryStore, Quota, Store,
+    store::{Check, Checks},
+};
 
 const KEYS: usize = 1_000_000;
 const ROUNDS: usize = 9;

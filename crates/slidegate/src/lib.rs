@@ -86,7 +86,7 @@ pub(crate) mod adaptive_controller;
 mod common;
 mod dynamic;
 
-mod algorithm;
+pub mod algorithm;
 mod checks;
 mod decision;
 mod error;
@@ -106,19 +106,57 @@ pub mod remote {
 }
 mod request;
 mod reservation;
-mod rules;
+pub mod rules;
 mod settlement;
 mod shadow_change;
-mod store;
+pub mod store;
 #[cfg(feature = "tower")]
 pub mod tower;
 mod verdict;
 
+pub mod adaptive {
+    //! Parts of adaptive limits: the load that is read, and the policy that computes a factor from it.
+
+    #[cfg(feature = "host")]
+    pub use crate::dynamic::adaptive::Host;
+    pub use crate::dynamic::adaptive::{AdaptivePolicy, HostLoad, Latencies, Load, Thresholds};
+}
+
+pub mod bounds {
+    //! Bounds of input, and default sizes.
+
+    pub use crate::checks::MAX_ID;
+    pub use crate::key::MAX_PLAIN_VALUE;
+    pub use crate::limiter::MAX_CHECKS;
+    pub use crate::quota::{MAX_LIMIT, MAX_SLICES, MAX_WINDOW, MIN_WINDOW};
+    pub use crate::request::{MAX_ATTRIBUTES, MAX_NAME, MAX_VALUE};
+    pub use crate::reservation::MAX_RESERVATION;
+    pub use crate::reservation::key::{MAX_RESERVATION_KEYS, MIN_RESERVATION_SECRET};
+    pub use crate::rules::{MAX_ADAPTIVE, MAX_KEY_ATTRIBUTES, MAX_LEASE, MAX_RULES, MAX_TOGETHER};
+    pub use crate::store::deny_cache::DEFAULT_MAX_DENIALS;
+    pub use crate::store::memory::{DEFAULT_MAX_KEYS, DEFAULT_MAX_NOTE_BYTES};
+    pub use crate::verdict::MAX_INSPECTED;
+}
+
+#[cfg(feature = "redis")]
+pub mod redis {
+    //! Counters in Redis that several processes share, and the stores around them: failover, coalescing, leases.
+
+    pub use crate::store::coalesce::{Coalesce, CoalesceOptions, CoalesceStats};
+    pub use crate::store::failover::{
+        BreakerState, Failover, FailoverOptions, FailoverStats, JournalStats, ServerStats,
+    };
+    pub use crate::store::lease::{Lease, LeaseStats};
+    pub use crate::store::redis::{
+        BATCH_BOUNDS, CALL_BOUNDS, CallStats, DEFAULT_PREFIX, GcReport, KeyPage, MAX_AUDITED, MAX_BATCH_SIZE,
+        MemoryUsage, RedisMode, RedisOptions, RedisSentinel, RedisStore, RedisTls, RedisTopology,
+        RuleMemoryUsage, ServerMemory, ServerReport, SharedText,
+    };
+    pub use crate::store::stack::{Stack, StackOptions};
+}
+
 pub use crate::adaptive_controller::AdaptiveController;
-pub use crate::algorithm::State;
-pub use crate::algorithm::audit::{Audit, Discrepancy};
-pub use crate::algorithm::evaluate::{States, evaluate};
-pub use crate::checks::{Check, Checks, Encoding, MAX_ID, OnError, RequestId};
+pub use crate::checks::{Encoding, OnError, RequestId};
 pub use crate::common::clock::{Clock, ManualClock, Sleep, SystemClock};
 pub use crate::common::micros::Micros;
 #[cfg(feature = "yaml")]
@@ -129,43 +167,38 @@ pub use crate::common::words;
 #[cfg(feature = "yaml")]
 pub use crate::common::yaml;
 pub use crate::decision::{Decision, Limit};
-#[cfg(feature = "host")]
-pub use crate::dynamic::adaptive::Host;
-pub use crate::dynamic::adaptive::{Adaptive, AdaptivePolicy, HostLoad, Latencies, Load, Thresholds};
+pub use crate::dynamic::adaptive::Adaptive;
 pub use crate::dynamic::warm_up::{RampShape, WarmUp};
 pub use crate::error::{Error, Fault, Problem};
-pub use crate::key::{Key, MAX_PLAIN_VALUE};
-pub use crate::limiter::{Limiter, MAX_CHECKS};
-pub use crate::quota::{Algorithm, Count, MAX_LIMIT, MAX_SLICES, MAX_WINDOW, MIN_WINDOW, Quota};
-pub use crate::request::{AdHocLimit, MAX_ATTRIBUTES, MAX_NAME, MAX_VALUE, PLAIN_ATTRIBUTE, Request};
-pub use crate::reservation::key::{
-    MAX_RESERVATION_KEYS, MIN_RESERVATION_SECRET, ReservationKey, ReservationKeys,
+pub use crate::key::Key;
+pub use crate::limiter::Limiter;
+pub use crate::quota::{Algorithm, Count, Quota};
+pub use crate::request::{AdHocLimit, Request};
+pub use crate::reservation::Reservation;
+pub use crate::reservation::key::{ReservationKey, ReservationKeys};
+pub use crate::rules::{
+    AdHoc, Bounds, Explanation, MismatchReason, Mode, Pattern, Rule, RuleMatch, Rules, Unmatched,
 };
-pub use crate::reservation::{MAX_RESERVATION, Reservation};
-pub use crate::rules::*;
-pub use crate::settlement::{Correction, Entry, Receipt, Settled, Settlement};
+pub use crate::settlement::Settled;
 pub use crate::shadow_change::ShadowChange;
+pub use crate::store::Store;
+pub use crate::store::memory::{MemoryOptions, MemoryStore, OnFull};
+pub use crate::verdict::Source;
+
+pub(crate) use crate::algorithm::State;
+pub(crate) use crate::algorithm::audit::{Audit, Discrepancy};
+pub(crate) use crate::checks::{Check, Checks};
+pub(crate) use crate::dynamic::adaptive::{Latencies, Thresholds};
+pub(crate) use crate::quota::{MAX_LIMIT, MAX_SLICES};
+pub(crate) use crate::settlement::{Correction, Entry, Receipt, Settlement};
+pub(crate) use crate::store::Listener;
+pub(crate) use crate::store::deny_cache::{DEFAULT_MAX_DENIALS, DenyCache};
 #[cfg(feature = "redis")]
-pub use crate::store::coalesce::{Coalesce, CoalesceOptions, CoalesceStats};
-pub use crate::store::deny_cache::{DEFAULT_MAX_DENIALS, DenyCache, DenyCacheStats};
+pub(crate) use crate::store::failover::Failover;
 #[cfg(feature = "redis")]
-pub use crate::store::failover::{
-    BreakerState, Failover, FailoverOptions, FailoverStats, JournalStats, ServerStats,
-};
+pub(crate) use crate::store::lease::Lease;
 #[cfg(feature = "redis")]
-pub use crate::store::lease::{Lease, LeaseStats};
-pub use crate::store::memory::{
-    DEFAULT_MAX_KEYS, DEFAULT_MAX_NOTE_BYTES, MemoryOptions, MemoryStats, MemoryStore, OnFull,
-};
-#[cfg(feature = "redis")]
-pub use crate::store::redis::{
-    BATCH_BOUNDS, CALL_BOUNDS, CallStats, DEFAULT_PREFIX, GcReport, KeyPage, MAX_AUDITED, MAX_BATCH_SIZE,
-    MemoryUsage, RedisMode, RedisOptions, RedisSentinel, RedisStore, RedisTls, RedisTopology,
-    RuleMemoryUsage, ServerMemory, ServerReport, SharedText,
-};
-#[cfg(feature = "redis")]
-pub use crate::store::stack::{Stack, StackOptions};
-pub use crate::store::{Listener, Store};
-pub use crate::verdict::{
-    BatchVerdicts, Inspection, MAX_INSPECTED, Outcome, Precision, Source, Verdict, Verdicts, WindowEntry,
+pub(crate) use crate::store::redis::RedisStore;
+pub(crate) use crate::verdict::{
+    BatchVerdicts, Inspection, MAX_INSPECTED, Outcome, Precision, Verdict, Verdicts, WindowEntry,
 };

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use slidegate::{AdaptiveController, Host};
+use slidegate::{AdaptiveController, adaptive::Host};
 use tokio::task::spawn_blocking;
 
 use super::state::AppState;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use slidegate::{Error, Limiter, RedisStore, ReservationKey};
+use slidegate::{Error, Limiter, ReservationKey, redis::RedisStore};
 
 use super::state::AppState;
 use crate::common::console::warn;

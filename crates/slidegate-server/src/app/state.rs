@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use slidegate::{Error, Key, Limiter, MemoryStats, Micros, RedisStore, Rules};
+use slidegate::{Error, Key, Limiter, Micros, Rules, redis::RedisStore, store::MemoryStats};
 use tokio::sync::Semaphore;
 
 use super::auth::Auth;

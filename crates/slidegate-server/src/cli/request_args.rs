@@ -7,7 +7,7 @@ use axum::http::Method;
 use clap::Args;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
-use slidegate::{AdHocLimit, MAX_LIMIT, Micros, Request, RequestId};
+use slidegate::{AdHocLimit, Micros, Request, RequestId, bounds::MAX_LIMIT};
 use tokio::runtime::Builder;
 use tokio::time::timeout;
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
-use slidegate::{RedisStore, ReservationKey, ReservationKeys};
+use slidegate::{ReservationKey, ReservationKeys, redis::RedisStore};
 
 use crate::app::auth::{Auth, TOKEN_VARIABLE, Token};
 use crate::app::reservation_keys::{self, SharedKey};

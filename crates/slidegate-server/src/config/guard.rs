@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use slidegate::{FailoverOptions, Micros, OnError};
+use slidegate::{Micros, OnError, redis::FailoverOptions};
 
 const MILLISECOND: Micros = Micros::from_millis(1);
 const MINUTE: Micros = Micros::from_secs(60);

@@ -1,6 +1,6 @@
 //! The `hot-keys` section of the file: protection of Redis against overload by hot keys.
 
-use slidegate::StackOptions;
+use slidegate::redis::StackOptions;
 
 slidegate::section! {
     /// Protection of Redis against overload by hot keys. None of it changes decisions.

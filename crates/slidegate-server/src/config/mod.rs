@@ -18,7 +18,11 @@ use std::str::FromStr;
 
 use slidegate::section::{Description, Kind, Section, Shown, Vocabulary};
 use slidegate::yaml::{Fields, Node, Reader};
-use slidegate::{Error, FailoverOptions, MemoryOptions, Rules, RulesFile, StackOptions};
+use slidegate::{
+    Error, MemoryOptions, Rules,
+    redis::{FailoverOptions, StackOptions},
+    rules::RulesFile,
+};
 
 pub use self::access::{AccessConfig, TlsConfig};
 pub(crate) use self::authorize::deny_status;

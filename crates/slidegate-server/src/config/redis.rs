@@ -6,7 +6,8 @@ use std::time::Duration;
 use slidegate::section::{Given, Section};
 use slidegate::yaml::{Node, Reader};
 use slidegate::{
-    Encoding, MAX_BATCH_SIZE, Micros, RedisMode, RedisOptions, RedisSentinel, RedisTls, RedisTopology, Rules,
+    Encoding, Micros, Rules,
+    redis::{MAX_BATCH_SIZE, RedisMode, RedisOptions, RedisSentinel, RedisTls, RedisTopology},
 };
 
 use super::topology::{Sentinel, Url, topology};

@@ -2,7 +2,10 @@
 
 use slidegate::section::{Given, Kind, Shown};
 use slidegate::yaml::{Node, Reader};
-use slidegate::{Error, RedisSentinel, RedisTopology};
+use slidegate::{
+    Error,
+    redis::{RedisSentinel, RedisTopology},
+};
 
 use super::redis::{Written, is_url};
 

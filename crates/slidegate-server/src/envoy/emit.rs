@@ -1,7 +1,7 @@
 //! YAML output of rules, one per line, as a person would write them.
 
 use slidegate::section::{Section, Shown};
-use slidegate::{Rule, RuleFile};
+use slidegate::{Rule, rules::RuleFile};
 
 /// Fields that are written first; all others follow in alphabetical order.
 const ORDER: [&str; 11] =

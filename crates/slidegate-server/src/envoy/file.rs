@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 use slidegate::yaml::{Fields, Node, Reader};
-use slidegate::{MAX_ATTRIBUTES, Quota, Rule};
+use slidegate::{Quota, Rule, bounds::MAX_ATTRIBUTES};
 
 const DAY: u64 = 24 * 3600;
 

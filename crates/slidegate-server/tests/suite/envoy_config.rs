@@ -503,7 +503,7 @@ rules:
     let translated = translate(&one(SHOP)).unwrap();
     let read = Rules::from_yaml(&text).unwrap();
     let files = |rules: &Rules| {
-        serde_json::to_string(&rules.iter().map(slidegate::RuleFile::from).collect::<Vec<_>>())
+        serde_json::to_string(&rules.iter().map(slidegate::rules::RuleFile::from).collect::<Vec<_>>())
     };
     assert_eq!(files(&read).unwrap(), files(&Rules::new(translated).unwrap()).unwrap());
 }

@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use slidegate::section::{Description, Kind, Section, Terms};
-use slidegate::{Rules, RulesFile};
+use slidegate::{Rules, rules::RulesFile};
 use slidegate_server::config::Config;
 
 /// Compares a file of the repository with the text that it must have.

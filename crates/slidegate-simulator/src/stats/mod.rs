@@ -70,7 +70,7 @@ impl Stats {
         let rules = rule_set.iter().map(|rule| {
             RuleStats::new(rule.name(), rule.in_mode(), rule.is_limited().then(|| rule.quota()), begin)
         });
-        let ad_hoc = RuleStats::new(slidegate::AD_HOC, Mode::Enforce, None, begin);
+        let ad_hoc = RuleStats::new(slidegate::rules::AD_HOC, Mode::Enforce, None, begin);
         Stats {
             requests: 0,
             allowed: 0,

@@ -5,7 +5,7 @@
 use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
 
-use slidegate::{Entry, Key, MAX_LIMIT, Micros, Quota, RequestId, State};
+use slidegate::{Key, Micros, Quota, RequestId, algorithm::State, bounds::MAX_LIMIT, store::Entry};
 
 use super::keys::KeyHasher;
 

@@ -5,7 +5,7 @@ use std::fmt;
 
 use serde::Deserialize;
 use serde::de::{Deserializer, MapAccess, Visitor};
-use slidegate::{AdHocLimit, MAX_ATTRIBUTES, Micros, Request, RequestId};
+use slidegate::{AdHocLimit, Micros, Request, RequestId, bounds::MAX_ATTRIBUTES};
 
 use super::event::{Event, RecordedDecision};
 use super::json::describe_error;

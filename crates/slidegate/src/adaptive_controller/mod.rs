@@ -20,7 +20,7 @@ const STEP_INTERVAL: Micros = Micros::from_secs(1);
 ///
 /// ```
 /// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
-/// use slidegate::{AdaptiveController, HostLoad, Limiter, MemoryStore, Rules};
+/// use slidegate::{adaptive::HostLoad, AdaptiveController, Limiter, MemoryStore, Rules};
 ///
 /// let rules = Rules::from_yaml("rules: [{ name: orders, limit: 200, window: 1s, adaptive: {} }]")?;
 /// let limiter = Limiter::new(MemoryStore::new(), rules);

@@ -22,6 +22,8 @@ mod token_bucket;
 
 use std::sync::Arc;
 
+pub use self::audit::{Audit, Discrepancy};
+pub use self::evaluate::{States, evaluate};
 use self::note_budget::NoteBudget;
 pub use self::state::State;
 #[cfg(feature = "redis")]

@@ -22,7 +22,7 @@ use crate::{Entry, Settled, Verdict};
 /// State of one key.
 ///
 /// ```
-/// use slidegate::{Micros, Outcome, Quota, State};
+/// use slidegate::{algorithm::State, store::Outcome, Micros, Quota};
 ///
 /// let quota = Quota::per_second(2)?;
 /// let mut state = State::new(&quota);

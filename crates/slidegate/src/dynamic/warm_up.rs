@@ -37,7 +37,7 @@ crate::words! {
 ///
 /// ```
 /// use std::time::Duration;
-/// use slidegate::{Micros, Outcome, Quota, State, WarmUp};
+/// use slidegate::{algorithm::State, store::Outcome, Micros, Quota, WarmUp};
 ///
 /// // 20, 50, 80, then 100 in a second.
 /// let quota = Quota::per_second(100)?.with_warm_up(WarmUp::new(20, Duration::from_secs(4))?.in_steps())?;

@@ -31,6 +31,7 @@ pub use self::unmatched::Unmatched;
 use crate::checks::too_many_permits;
 use crate::key::Digests;
 use crate::quota::MAX_LIMIT;
+pub use crate::request::PLAIN_ATTRIBUTE;
 use crate::request::{AdHocLimit, Subject, check_attributes};
 use crate::{Check, Checks, Error, Key, Quota, Request, RequestId};
 

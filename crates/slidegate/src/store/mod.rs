@@ -16,10 +16,15 @@ pub(crate) mod remote;
 #[cfg(feature = "redis")]
 pub(crate) mod stack;
 
+pub use self::deny_cache::{DenyCache, DenyCacheStats};
+pub use self::memory::MemoryStats;
+pub use crate::checks::{Check, Checks};
+pub use crate::settlement::{Correction, Entry, Receipt, Settlement};
+pub use crate::verdict::{BatchVerdicts, Inspection, Outcome, Precision, Verdict, Verdicts, WindowEntry};
 use std::future::Future;
 use std::sync::Weak;
 
-use crate::{BatchVerdicts, Checks, Entry, Error, Inspection, Key, Receipt, Settlement};
+use crate::{Error, Key};
 
 /// Admits requests and counts their admissions.
 ///

@@ -8,7 +8,7 @@ use crate::{Clock, DEFAULT_MAX_DENIALS, DenyCache, Error, Failover, Lease, Syste
 ///
 /// ```no_run
 /// # fn run() -> Result<(), slidegate::Error> {
-/// use slidegate::{Failover, FailoverOptions, StackOptions, Stack, Limiter, Quota, RedisStore, Rule, Rules};
+/// use slidegate::{redis::{Failover, FailoverOptions, StackOptions, Stack, RedisStore}, Limiter, Quota, Rule, Rules};
 ///
 /// let redis = Failover::new(RedisStore::new("redis://127.0.0.1:6379")?, FailoverOptions::default())?;
 /// let store = Stack::around(redis, &StackOptions::default())?;

@@ -7,8 +7,10 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use slidegate::{
-    Adaptive, AdaptiveController, AdaptivePolicy, Algorithm, Clock, HostLoad, Limiter, Load, ManualClock,
-    MemoryStore, Micros, Quota, RedisStore, Request, Rule, Rules,
+    Adaptive, AdaptiveController, Algorithm, Clock, Limiter, ManualClock, MemoryStore, Micros, Quota,
+    Request, Rule, Rules,
+    adaptive::{AdaptivePolicy, HostLoad, Load},
+    redis::RedisStore,
 };
 use slidegate_testkit::{FakeTime, Flavour, RedisServer};
 

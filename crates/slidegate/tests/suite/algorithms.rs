@@ -6,8 +6,9 @@ use std::time::Duration;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use slidegate::{
-    Algorithm, Check, Checks, Correction, Count, Entry, Key, Micros, Outcome, Quota, RequestId, Settled,
-    State, States, evaluate,
+    Algorithm, Count, Key, Micros, Quota, RequestId, Settled,
+    algorithm::{State, States, evaluate},
+    store::{Check, Checks, Correction, Entry, Outcome},
 };
 
 use crate::reference_model::{self, ReferenceCheck, ReferenceModel};
@@ -405,15 +406,15 @@ fn sliding_counter_is_close_for_even_traffic() {
 /// Products beyond 64 bits: the largest limit over the longest window.
 #[test]
 fn sliding_counter_does_not_overflow() {
-    let quota = Quota::new(slidegate::MAX_LIMIT, slidegate::MAX_WINDOW.into()).unwrap();
+    let quota = Quota::new(slidegate::bounds::MAX_LIMIT, slidegate::bounds::MAX_WINDOW.into()).unwrap();
     let quota = quota.with_algorithm(Algorithm::SlidingCounter).unwrap();
-    let (mut state, window) = (State::new(&quota), slidegate::MAX_WINDOW.get());
+    let (mut state, window) = (State::new(&quota), slidegate::bounds::MAX_WINDOW.get());
     assert_eq!(
-        state.admit(Micros::new(2 * window - 1), &quota, slidegate::MAX_LIMIT).outcome,
+        state.admit(Micros::new(2 * window - 1), &quota, slidegate::bounds::MAX_LIMIT).outcome,
         Outcome::Charged
     );
-    let denied = state.admit(Micros::new(2 * window + window / 4), &quota, slidegate::MAX_LIMIT / 2);
-    assert_eq!(denied.used, slidegate::MAX_LIMIT / 4 * 3);
+    let denied = state.admit(Micros::new(2 * window + window / 4), &quota, slidegate::bounds::MAX_LIMIT / 2);
+    assert_eq!(denied.used, slidegate::bounds::MAX_LIMIT / 4 * 3);
     assert_eq!(denied.retry_after.get(), window / 4);
 }
 

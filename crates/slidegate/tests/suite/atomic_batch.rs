@@ -3,8 +3,9 @@
 use std::collections::HashMap;
 
 use slidegate::{
-    Key, Limiter, MAX_LIMIT, MAX_TOGETHER, ManualClock, MemoryStore, Micros, Outcome, Request, RequestId,
-    Rules, Settled, Source, Store,
+    Key, Limiter, ManualClock, MemoryStore, Micros, Request, RequestId, Rules, Settled, Source, Store,
+    bounds::{MAX_LIMIT, MAX_TOGETHER},
+    store::Outcome,
 };
 use slidegate_testkit::{Flavour, RedisServer};
 

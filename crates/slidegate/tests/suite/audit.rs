@@ -4,8 +4,10 @@ use std::cell::Cell;
 use std::time::Duration;
 
 use slidegate::{
-    Algorithm, Audit, Check, Checks, Correction, Discrepancy, Encoding, Key, MAX_AUDITED, Micros, Quota,
-    RedisStore, Settlement, Store,
+    Algorithm, Encoding, Key, Micros, Quota, Store,
+    algorithm::{Audit, Discrepancy},
+    redis::{MAX_AUDITED, RedisStore},
+    store::{Check, Checks, Correction, Settlement},
 };
 use slidegate_testkit::{FakeTime, Flavour, RedisServer};
 

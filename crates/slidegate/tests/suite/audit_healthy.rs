@@ -5,8 +5,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use slidegate::{
-    Algorithm, Audit, BatchVerdicts, Check, Checks, Correction, Count, Encoding, Entry, Error, Inspection,
-    Key, MemoryStore, Outcome, Quota, Receipt, RedisMode, RedisOptions, RedisStore, Settlement, Store,
+    Algorithm, Count, Encoding, Error, Key, MemoryStore, Quota, Store,
+    algorithm::Audit,
+    redis::{RedisMode, RedisOptions, RedisStore},
+    store::{BatchVerdicts, Check, Checks, Correction, Entry, Inspection, Outcome, Receipt, Settlement},
 };
 use slidegate_testkit::{Flavour, RedisServer};
 

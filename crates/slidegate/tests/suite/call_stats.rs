@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use slidegate::{
-    BATCH_BOUNDS, CALL_BOUNDS, CallStats, Check, Checks, Correction, DenyCache, Encoding, Fault, Key, Lease,
-    ManualClock, MemoryStore, Micros, Outcome, Quota, RedisMode, RedisOptions, RedisStore, Rule, Settlement,
-    Source, Store,
+    Encoding, Fault, Key, ManualClock, MemoryStore, Micros, Quota, Rule, Source, Store,
+    redis::{BATCH_BOUNDS, CALL_BOUNDS, CallStats, Lease, RedisMode, RedisOptions, RedisStore},
+    store::{Check, Checks, Correction, DenyCache, Outcome, Settlement},
 };
 use slidegate_testkit::{Flavour, RedisServer, lasting_port};
 
@@ -125,7 +125,7 @@ async fn counts_of_concurrent_threads_add_up() {
 async fn time_without_the_server_is_summed() {
     let port = lasting_port();
     let server = RedisServer::at(Flavour::Redis7, port);
-    let failover = failover(&server.url(), slidegate::FailoverOptions::default());
+    let failover = failover(&server.url(), slidegate::redis::FailoverOptions::default());
     let away = || failover.servers().first().map_or(Micros::ZERO, |server| server.away);
     failover.admit(&[checks("a")]).await.unwrap();
     assert_eq!(away(), Micros::ZERO);
@@ -176,5 +176,5 @@ async fn memory_usage_separates_own_keys() {
     assert_eq!(some.sampled, 150);
     assert!((400..900).contains(&some.keys), "{some:?}");
     assert!((all.bytes / 2..all.bytes * 2).contains(&some.bytes), "{some:?}, {all:?}");
-    assert_eq!(store.weigh(0).await.unwrap(), slidegate::MemoryUsage::default());
+    assert_eq!(store.weigh(0).await.unwrap(), slidegate::redis::MemoryUsage::default());
 }

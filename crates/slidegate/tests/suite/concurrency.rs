@@ -6,8 +6,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use slidegate::{
-    Algorithm, Check, Checks, Count, Key, MemoryStore, Micros, Outcome, Quota, State, States, Store,
-    SystemClock, Verdicts, evaluate,
+    Algorithm, Count, Key, MemoryStore, Micros, Quota, Store, SystemClock,
+    algorithm::{State, States, evaluate},
+    store::{Check, Checks, Outcome, Verdicts},
 };
 
 const THREADS: usize = 8;

@@ -4,9 +4,10 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use slidegate::{
-    Algorithm, BatchVerdicts, Check, Checks, Correction, Count, Encoding, Error, Inspection, Key,
-    MemoryStore, Quota, Receipt, RedisMode, RedisOptions, RedisStore, RequestId, Settled, Settlement, Store,
-    SystemClock, WarmUp,
+    Algorithm, Count, Encoding, Error, Key, MemoryStore, Quota, RequestId, Settled, Store, SystemClock,
+    WarmUp,
+    redis::{RedisMode, RedisOptions, RedisStore},
+    store::{BatchVerdicts, Check, Checks, Correction, Inspection, Receipt, Settlement},
 };
 use slidegate_testkit::{FakeTime, Flavour, RedisServer};
 

@@ -7,9 +7,10 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use slidegate::{
-    Check, Checks, Clock, Count, DenyCache, Key, ManualClock, MemoryStore, Micros, Outcome, Precision, Quota,
-    RedisMode, RedisOptions, RedisStore, RequestId, Rule, Rules, Settlement, Source, Store, SystemClock,
-    Verdicts,
+    Clock, Count, Key, ManualClock, MemoryStore, Micros, Quota, RequestId, Rule, Rules, Source, Store,
+    SystemClock,
+    redis::{RedisMode, RedisOptions, RedisStore},
+    store::{Check, Checks, DenyCache, Outcome, Precision, Settlement, Verdicts},
 };
 use slidegate_testkit::{Fault, FaultProxy, Flavour, RedisServer, until};
 
@@ -376,7 +377,7 @@ async fn no_false_denial_after_invalidation_arrives() {
             tasks.push(tokio::spawn(async move {
                 let mut rng = Rng::new(node * 100 + caller + 1);
                 let end = clock.now().get() + 3_000_000;
-                let mut charges: Vec<(Key, slidegate::Entry)> = Vec::new();
+                let mut charges: Vec<(Key, slidegate::store::Entry)> = Vec::new();
                 while clock.now().get() < end {
                     let n = rng.below(3);
                     let key = Key::new("k", [("n", n.to_string().as_str())]);

@@ -7,8 +7,9 @@ use std::time::Duration;
 
 use slidegate::remote::RemoteStore;
 use slidegate::{
-    Algorithm, Check, Checks, Clock, Encoding, Failover, FailoverOptions, Key, Micros, OnError, Quota,
-    RedisOptions, RedisStore, Source, Store, SystemClock,
+    Algorithm, Clock, Encoding, Key, Micros, OnError, Quota, Source, Store, SystemClock,
+    redis::{Failover, FailoverOptions, RedisOptions, RedisStore},
+    store::{Check, Checks},
 };
 
 use crate::conformance::Rng;

@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use slidegate::{
-    Check, Checks, Failover, FailoverOptions, Key, OnError, Outcome, Quota, RedisOptions, RedisStore, Source,
-    Store,
+    Key, OnError, Quota, Source, Store,
+    redis::{Failover, FailoverOptions, RedisOptions, RedisStore},
+    store::{Check, Checks, Outcome},
 };
 use slidegate_testkit::{Fault, FaultProxy, Flavour, RedisServer, lasting_port};
 

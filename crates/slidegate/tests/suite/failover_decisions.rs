@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use slidegate::{
-    BreakerState, Check, Checks, Clock, Correction, FailoverOptions, Key, Limiter, Micros, OnError, Outcome,
-    Quota, RequestId, Rules, Settled, Settlement, Source, Store, SystemClock, Verdicts,
+    Clock, Key, Limiter, Micros, OnError, Quota, RequestId, Rules, Settled, Source, Store, SystemClock,
+    redis::{BreakerState, FailoverOptions},
+    store::{Check, Checks, Correction, Outcome, Settlement, Verdicts},
 };
 use slidegate_testkit::{Fault, FaultProxy, Flavour, RedisServer, lasting_port};
 
@@ -17,7 +18,7 @@ fn check(name: &str, limit: u64, on_error: OnError) -> Check {
     Check { on_error: Some(on_error), ..Check::new(Key::new(name, [("n", "1")]), quota, 1) }
 }
 
-async fn admit(failover: &slidegate::Failover, check: Check) -> Verdicts {
+async fn admit(failover: &slidegate::redis::Failover, check: Check) -> Verdicts {
     failover.admit(&[Checks::one(check).unwrap()]).await.unwrap().remove(0)
 }
 
@@ -89,12 +90,13 @@ async fn late_reply_is_corrected() {
         server.run("FLUSHALL");
         // A busy machine is not a late answer.
         let options = FailoverOptions { failures: 1_000, deadline: ms(2_000), ..FailoverOptions::default() };
-        let redis = slidegate::RedisOptions {
+        let redis = slidegate::redis::RedisOptions {
             response_timeout: ms(20_000),
-            ..slidegate::RedisOptions::new(proxy.url())
+            ..slidegate::redis::RedisOptions::new(proxy.url())
         };
-        let store = slidegate::RedisStore::with_options(&redis).unwrap();
-        let failover = slidegate::Failover::new(store, FailoverOptions { heartbeat, ..options }).unwrap();
+        let store = slidegate::redis::RedisStore::with_options(&redis).unwrap();
+        let failover =
+            slidegate::redis::Failover::new(store, FailoverOptions { heartbeat, ..options }).unwrap();
         for on_error in [OnError::Local, OnError::Closed, OnError::Open] {
             let verdicts = admit(&failover, check(&format!("{on_error:?}"), 100, on_error)).await;
             assert_eq!(verdicts.source, Source::Store);
@@ -230,8 +232,9 @@ async fn share_grows_when_a_node_leaves() {
         failover(&server.url(), FailoverOptions::default()),
         failover(&server.url(), FailoverOptions::default()),
     );
-    let nodes =
-        |failover: &slidegate::Failover| failover.stats().servers.first().map_or(0, |server| server.nodes);
+    let nodes = |failover: &slidegate::redis::Failover| {
+        failover.stats().servers.first().map_or(0, |server| server.nodes)
+    };
     one.start();
     other.start();
     soon("they know of each other", || nodes(&one) == 2 && nodes(&other) == 2).await;
@@ -260,8 +263,8 @@ async fn batch_waits_for_one_deadline() {
     let proxy = FaultProxy::start(server.address());
     let options = FailoverOptions { write_back: ms(20_000), ..FailoverOptions::default() };
     let start = || {
-        let store = slidegate::RedisStore::new(&proxy.url()).unwrap();
-        let failover = slidegate::Failover::new(store, options.clone()).unwrap();
+        let store = slidegate::redis::RedisStore::new(&proxy.url()).unwrap();
+        let failover = slidegate::redis::Failover::new(store, options.clone()).unwrap();
         failover.start();
         failover
     };

@@ -8,8 +8,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use slidegate::{
-    BreakerState, Check, Checks, Clock, Failover, FailoverOptions, Key, Micros, Outcome, Quota, RedisOptions,
-    RedisStore, Source, Store,
+    Clock, Key, Micros, Quota, Source, Store,
+    redis::{BreakerState, Failover, FailoverOptions, RedisOptions, RedisStore},
+    store::{Check, Checks, Outcome},
 };
 use slidegate_testkit::{FakeTime, Fault, FaultProxy, Flavour, RedisServer};
 

@@ -6,7 +6,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use slidegate::{FailoverOptions, RedisOptions, Source};
+use slidegate::{
+    Source,
+    redis::{FailoverOptions, RedisOptions},
+};
 use slidegate_testkit::{Flavour, RedisServer};
 
 use crate::deployment::{CLOSED, CallRecord, Deployment, OPEN, ms};

@@ -7,7 +7,10 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use slidegate::{FailoverOptions, Key, RedisOptions, Source};
+use slidegate::{
+    Key, Source,
+    redis::{FailoverOptions, RedisOptions},
+};
 use slidegate_testkit::{Cluster, RedisServer, Sentinels, eventually};
 
 use crate::deployment::{CallRecord, Deployment, LONG, LONG_CLOSED, ms, name, quota, worst};

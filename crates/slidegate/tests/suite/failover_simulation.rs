@@ -8,7 +8,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use slidegate::{BreakerState, Clock, Failover, FailoverOptions, Source};
+use slidegate::{
+    Clock, Source,
+    redis::{BreakerState, Failover, FailoverOptions},
+};
 
 use crate::conformance::Rng;
 use crate::deployment::{CallRecord, ms, peak, quota, send};
@@ -219,7 +222,8 @@ async fn break_links(cluster: Cluster, options: &FailoverOptions, rng: &mut Rng)
     }
     let key = cluster.key;
     let calls = cluster.finish().await;
-    let run = Run { calls: &calls, nodes: NODES, deadline: options.deadline, in_flight: 8, outages: &outages };
+    let run =
+        Run { calls: &calls, nodes: NODES, deadline: options.deadline, in_flight: 8, outages: &outages };
     run.check_bounds(&what.join(", "), key)
 }
 

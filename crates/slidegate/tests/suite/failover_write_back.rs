@@ -4,8 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use slidegate::{
-    Algorithm, Check, Checks, Correction, Encoding, Failover, FailoverOptions, Key, OnError, Outcome, Quota,
-    RedisOptions, RedisStore, Settled, Settlement, Source, Store,
+    Algorithm, Encoding, Key, OnError, Quota, Settled, Source, Store,
+    redis::{Failover, FailoverOptions, RedisOptions, RedisStore},
+    store::{Check, Checks, Correction, Outcome, Settlement},
 };
 use slidegate_testkit::{Flavour, RedisServer};
 

@@ -107,8 +107,10 @@ impl Run<'_> {
             assert!(strays > 0 || most <= limit + unknown, "key {key}: {most} of {limit}");
             return format!("{what}: key {key}: at most {most} of {limit} missing, {strays} stray");
         }
-        let by_callers: Vec<Admission> =
-            all.iter().map(|all| Admission { from: all.call.started, to: all.call.answered, ..*all }).collect();
+        let by_callers: Vec<Admission> = all
+            .iter()
+            .map(|all| Admission { from: all.call.started, to: all.call.answered, ..*all })
+            .collect();
         let mut worst: Option<(u64, Bound)> = None;
         for view in [&all, &by_callers] {
             for (i, (most, bound)) in self.windows(key, view, &episodes).into_iter().enumerate() {

@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use redis::Value;
 use slidegate::{
-    Algorithm, Check, Checks, Correction, Encoding, Fault, GcReport, Key, Quota, RedisOptions, RedisStore,
-    RequestId, Settlement, Store,
+    Algorithm, Encoding, Fault, Key, Quota, RequestId, Store,
+    redis::{GcReport, RedisOptions, RedisStore},
+    store::{Check, Checks, Correction, Settlement},
 };
 use slidegate_testkit::{Cluster, FakeTime, Flavour, RedisServer, until};
 

@@ -3,8 +3,10 @@
 use std::time::Duration;
 
 use slidegate::{
-    Algorithm, Check, Checks, Correction, Decision, Entry, Key, Limiter, ManualClock, MemoryStore, Micros,
-    Quota, RedisMode, RedisOptions, RedisStore, Request, RequestId, Rules, Settled, Settlement, Store,
+    Algorithm, Decision, Key, Limiter, ManualClock, MemoryStore, Micros, Quota, Request, RequestId, Rules,
+    Settled, Store,
+    redis::{RedisMode, RedisOptions, RedisStore},
+    store::{Check, Checks, Correction, Entry, Settlement},
 };
 use slidegate_testkit::FakeTime;
 

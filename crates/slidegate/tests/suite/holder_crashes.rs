@@ -9,8 +9,9 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use slidegate::{
-    Algorithm, Check, Checks, Correction, Entry, Key, MemoryStore, Outcome, Quota, RedisOptions, RedisStore,
-    Settled, Settlement, Store,
+    Algorithm, Key, MemoryStore, Quota, Settled, Store,
+    redis::{RedisOptions, RedisStore},
+    store::{Check, Checks, Correction, Entry, Outcome, Settlement},
 };
 use slidegate_testkit::{Flavour, RedisServer, until};
 

@@ -10,8 +10,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use slidegate::{
-    Algorithm, Check, Checks, Correction, Count, Encoding, Failover, FailoverOptions, Key, Micros, Quota,
-    RedisStore, RequestId, Settlement, Source, Store,
+    Algorithm, Count, Encoding, Key, Micros, Quota, RequestId, Source, Store,
+    redis::{Failover, FailoverOptions, RedisStore},
+    store::{Check, Checks, Correction, Settlement},
 };
 use slidegate_testkit::{Flavour, RedisServer, until};
 
@@ -163,7 +164,7 @@ async fn hostile(failover: Failover, server: Arc<RedisServer>, n: u64, rounds: u
             }
             // Refunds from the second newest down, and then of the newest: what is the newest now?
             let settle = async |at: u64, cost: u64, to: u64| {
-                let entry = slidegate::Entry { at: Micros::new(at), seq: 0, cost };
+                let entry = slidegate::store::Entry { at: Micros::new(at), seq: 0, cost };
                 let correction = Correction::Cost(to);
                 let _ = redis.settle(&[Settlement { key: full.key.clone(), entry, correction }]).await;
             };

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use proptest::prelude::*;
-use slidegate::{Key, MAX_PLAIN_VALUE, Quota, Request, Rule, Rules};
+use slidegate::{Key, Quota, Request, Rule, Rules, bounds::MAX_PLAIN_VALUE};
 
 /// Texts made of what the encoding treats specially.
 fn nasty() -> impl Strategy<Value = String> {

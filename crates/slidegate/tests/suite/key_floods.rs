@@ -8,9 +8,10 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use slidegate::{
-    Algorithm, Check, Checks, Clock, Correction, Count, Entry, Key, ManualClock, MemoryOptions, MemoryStats,
-    MemoryStore, Micros, OnFull, Outcome, Quota, RequestId, Settled, Settlement, State, States, Store,
-    Verdict, Verdicts, WarmUp, evaluate,
+    Algorithm, Clock, Count, Key, ManualClock, MemoryOptions, MemoryStore, Micros, OnFull, Quota, RequestId,
+    Settled, Store, WarmUp,
+    algorithm::{State, States, evaluate},
+    store::{Check, Checks, Correction, Entry, MemoryStats, Outcome, Settlement, Verdict, Verdicts},
 };
 
 use crate::conformance::Rng;

@@ -5,9 +5,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use slidegate::{
-    BatchVerdicts, Check, Checks, Clock, Entry, Error, Fault, Inspection, Key, Lease, Limiter, ManualClock,
-    MemoryStore, Micros, Outcome, Quota, Receipt, RedisMode, RedisOptions, RedisStore, Request, Rule, Rules,
-    Settlement, Source, Store, SystemClock,
+    Clock, Error, Fault, Key, Limiter, ManualClock, MemoryStore, Micros, Quota, Request, Rule, Rules, Source,
+    Store, SystemClock,
+    redis::{Lease, RedisMode, RedisOptions, RedisStore},
+    store::{BatchVerdicts, Check, Checks, Entry, Inspection, Outcome, Receipt, Settlement},
 };
 use slidegate_testkit::{FakeTime, Flavour, RedisServer, until};
 

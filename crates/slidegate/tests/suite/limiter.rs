@@ -4,8 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use slidegate::{
-    Algorithm, Clock, Correction, Count, Entry, Key, Limiter, ManualClock, MemoryStore, Micros, Mode,
-    Outcome, Quota, Request, RequestId, Rule, Rules, Settled, Settlement, Source, Store,
+    Algorithm, Clock, Count, Key, Limiter, ManualClock, MemoryStore, Micros, Mode, Quota, Request, RequestId,
+    Rule, Rules, Settled, Source, Store,
+    store::{Correction, Entry, Outcome, Settlement},
 };
 
 struct Setup {

@@ -5,8 +5,9 @@ use std::cell::Cell;
 use std::time::Duration;
 
 use slidegate::{
-    Algorithm, Check, Checks, Correction, Key, ManualClock, MemoryOptions, MemoryStore, Micros, OnFull,
-    Outcome, Quota, RequestId, Settled, Settlement, Store,
+    Algorithm, Key, ManualClock, MemoryOptions, MemoryStore, Micros, OnFull, Quota, RequestId, Settled,
+    Store,
+    store::{Check, Checks, Correction, Outcome, Settlement},
 };
 use slidegate_testkit::until;
 
@@ -298,7 +299,7 @@ async fn reservation_from_before_a_reset_settles_nothing() {
         clock.advance(Micros::new(1));
         let new = admit().await;
         // As if 2^24 other states had been held in between.
-        let forged = slidegate::Entry { seq: new.entry.seq, ..old.entry };
+        let forged = slidegate::store::Entry { seq: new.entry.seq, ..old.entry };
         for entry in [old.entry, forged] {
             let receipt = store.settle(&[Settlement::refund(key.clone(), entry)]).await.unwrap();
             // The slice of a `time-slice` is one instant.

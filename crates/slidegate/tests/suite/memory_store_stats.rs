@@ -3,7 +3,10 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use futures_util::FutureExt;
-use slidegate::{Algorithm, Check, Checks, Key, ManualClock, MemoryStore, Micros, Quota, Store};
+use slidegate::{
+    Algorithm, Key, ManualClock, MemoryStore, Micros, Quota, Store,
+    store::{Check, Checks},
+};
 
 const EXISTING: usize = 20_000;
 const NEW: usize = 200_000;

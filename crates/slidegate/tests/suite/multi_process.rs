@@ -7,8 +7,9 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use slidegate::{
-    Check, Checks, Count, Encoding, Entry, Key, Micros, Outcome, Precision, Quota, RedisMode, RedisOptions,
-    RedisStore, Source, Store, Verdict, Verdicts,
+    Count, Encoding, Key, Micros, Quota, Source, Store,
+    redis::{RedisMode, RedisOptions, RedisStore},
+    store::{Check, Checks, Entry, Outcome, Precision, Verdict, Verdicts},
 };
 use slidegate_testkit::{Flavour, RedisServer};
 

@@ -3,8 +3,11 @@
 use std::collections::HashMap;
 
 use slidegate::{
-    Check, Checks, Correction, Count, Entry, Inspection, Key, Micros, Outcome, Precision, Quota, Settled,
-    Settlement, Source, State, States, Verdict, Verdicts, evaluate,
+    Count, Key, Micros, Quota, Settled, Source,
+    algorithm::{State, States, evaluate},
+    store::{
+        Check, Checks, Correction, Entry, Inspection, Outcome, Precision, Settlement, Verdict, Verdicts,
+    },
 };
 
 /// First number of requests with an id.

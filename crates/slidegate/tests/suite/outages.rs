@@ -4,7 +4,10 @@
 
 use std::sync::Arc;
 
-use slidegate::{FailoverOptions, RedisOptions, Source};
+use slidegate::{
+    Source,
+    redis::{FailoverOptions, RedisOptions},
+};
 use slidegate_testkit::{Flavour, RedisServer};
 
 use crate::deployment::{CallRecord, Deployment, KEYS, ms, quota, worst};

@@ -5,9 +5,11 @@ use std::net::TcpListener;
 use std::time::Duration;
 
 use slidegate::{
-    Check, Checks, Correction, Encoding, Entry, Error, Failover, FailoverOptions, Fault, Key, Micros,
-    Outcome, Quota, RedisMode, RedisOptions, RedisStore, RedisTopology, RequestId, Settlement, Source, Stack,
-    StackOptions, Store, Verdict,
+    Encoding, Error, Fault, Key, Micros, Quota, RequestId, Source, Store,
+    redis::{
+        Failover, FailoverOptions, RedisMode, RedisOptions, RedisStore, RedisTopology, Stack, StackOptions,
+    },
+    store::{Check, Checks, Correction, Entry, Outcome, Settlement, Verdict},
 };
 use slidegate_testkit::{Flavour, RedisServer, lasting_port, until};
 

@@ -4,8 +4,9 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use slidegate::{
-    Algorithm, Check, Checks, Correction, Encoding, Key, Outcome, Quota, RedisMode, RedisOptions, RedisStore,
-    RequestId, Settled, Settlement, Store,
+    Algorithm, Encoding, Key, Quota, RequestId, Settled, Store,
+    redis::{RedisMode, RedisOptions, RedisStore},
+    store::{Check, Checks, Correction, Outcome, Settlement},
 };
 use slidegate_testkit::{FakeTime, Flavour, RedisServer, until};
 

@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use slidegate::{
-    Check, Checks, Fault, Key, Outcome, Quota, RedisMode, RedisOptions, RedisStore, RedisTls, Store,
+    Fault, Key, Quota, Store,
+    redis::{RedisMode, RedisOptions, RedisStore, RedisTls},
+    store::{Check, Checks, Outcome},
 };
 use slidegate_testkit::{Flavour, RedisServer, certificates, lasting_port};
 

@@ -3,7 +3,10 @@
 
 use std::collections::{HashMap, HashSet};
 
-use slidegate::{Algorithm, Count, Entry, Micros, Outcome, Quota, Settled};
+use slidegate::{
+    Algorithm, Count, Micros, Quota, Settled,
+    store::{Entry, Outcome},
+};
 
 #[derive(Clone, Debug)]
 pub(crate) struct Recorded {

@@ -1,7 +1,7 @@
 //! Tests that every mistake in a rules file is reported with its line and the fix: one broken file per mistake.
 
 use slidegate::section::{Section, Shown};
-use slidegate::{RuleFile, Rules};
+use slidegate::{Rules, rules::RuleFile};
 
 /// Asserts the exact messages for a file.
 const BROKEN: &[(&str, &str)] = &[

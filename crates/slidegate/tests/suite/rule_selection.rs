@@ -1,7 +1,7 @@
 //! Tests which of the matching rules are checked: groups, exceptions, blocks and replacements.
 
 use slidegate::{
-    Limiter, MemoryStore, Micros, Mode, Outcome, Quota, Request, Rule, Rules, Source, Unmatched,
+    Limiter, MemoryStore, Micros, Mode, Quota, Request, Rule, Rules, Source, Unmatched, store::Outcome,
 };
 
 fn limiter(rules: &str) -> Limiter {

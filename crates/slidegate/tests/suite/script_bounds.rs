@@ -7,8 +7,9 @@
 use std::time::Duration;
 
 use slidegate::{
-    Check, Checks, Correction, Count, Encoding, Error, Fault, Key, Micros, Outcome, Precision, Quota,
-    RedisMode, RedisOptions, RedisStore, RequestId, Settled, Settlement, Store, Verdict,
+    Count, Encoding, Error, Fault, Key, Micros, Quota, RequestId, Settled, Store,
+    redis::{RedisMode, RedisOptions, RedisStore},
+    store::{Check, Checks, Correction, Outcome, Precision, Settlement, Verdict},
 };
 use slidegate_testkit::{Flavour, RedisServer};
 
@@ -326,7 +327,7 @@ async fn settle_and_gc_remove_expired_entries_in_steps() {
         let expired = entries.clone();
         writer.write(&check, &entries);
         let (at, cost) = entries[entries.len() - 1];
-        let entry = slidegate::Entry { at: Micros::new(at), seq: 0, cost };
+        let entry = slidegate::store::Entry { at: Micros::new(at), seq: 0, cost };
         let settlement = Settlement { key: check.key.clone(), entry, correction: Correction::Cost(9) };
         let receipt = store.settle(std::slice::from_ref(&settlement)).await.unwrap();
         assert_eq!(receipt.settled, [Settled::Done], "{name}");

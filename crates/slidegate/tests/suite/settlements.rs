@@ -4,8 +4,10 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 use slidegate::{
-    Algorithm, Check, Checks, Correction, Count, Encoding, Entry, Key, Limiter, Micros, Quota, RedisMode,
-    RedisOptions, RedisStore, Request, RequestId, ReservationKey, Rules, Settled, Settlement, Store, Verdict,
+    Algorithm, Count, Encoding, Key, Limiter, Micros, Quota, Request, RequestId, ReservationKey, Rules,
+    Settled, Store,
+    redis::{RedisMode, RedisOptions, RedisStore},
+    store::{Check, Checks, Correction, Entry, Settlement, Verdict},
 };
 use slidegate_testkit::{Flavour, RedisServer};
 

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use slidegate::{
-    Count, Decision, Limiter, ManualClock, MemoryStore, Micros, Mode, Outcome, Quota, Request, RequestId,
-    Rule, Rules,
+    Count, Decision, Limiter, ManualClock, MemoryStore, Micros, Mode, Quota, Request, RequestId, Rule, Rules,
+    store::Outcome,
 };
 
 fn limiter(rules: impl IntoIterator<Item = Rule>) -> (ManualClock, Limiter<MemoryStore<ManualClock>>) {

@@ -4,9 +4,10 @@
 use std::time::Duration;
 
 use slidegate::{
-    Algorithm, Check, Checks, Correction, Count, Entry, Key, Limiter, ManualClock, MemoryStore, Micros,
-    Quota, Request, RequestId, ReservationKey, ReservationKeys, Rule, Rules, Settled, Settlement, State,
-    Store,
+    Algorithm, Count, Key, Limiter, ManualClock, MemoryStore, Micros, Quota, Request, RequestId,
+    ReservationKey, ReservationKeys, Rule, Rules, Settled, Store,
+    algorithm::State,
+    store::{Check, Checks, Correction, Entry, Settlement},
 };
 
 const MESSAGE: &str = "reservation is not one that was given out: send it back as it was received";

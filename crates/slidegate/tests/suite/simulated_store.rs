@@ -13,8 +13,9 @@ use slidegate::remote::{
     FIRST_RESTORED_SEQ, Presences, RemoteStore, RestoreLine, Restored, ServerId, ServerIdentity, Writer,
 };
 use slidegate::{
-    BatchVerdicts, Checks, Clock, Correction, Count, Entry, Error, Fault, Inspection, Key, Micros, Outcome,
-    Quota, Receipt, Settled, Settlement, Sleep, State, States, Store, Verdicts, evaluate,
+    Clock, Count, Error, Fault, Key, Micros, Quota, Settled, Sleep, Store,
+    algorithm::{State, States, evaluate},
+    store::{BatchVerdicts, Checks, Correction, Entry, Inspection, Outcome, Receipt, Settlement, Verdicts},
 };
 
 use crate::conformance::Rng;
@@ -146,7 +147,7 @@ impl Server {
             }
         }
         let blank = |quota: &Quota| State::new(quota);
-        let take = |check: &slidegate::Check| {
+        let take = |check: &slidegate::store::Check| {
             let counter = self.keys.entry(check.key.clone()).or_insert_with(|| Counter::new(check.quota));
             std::mem::replace(&mut counter.state, blank(&check.quota))
         };

@@ -6,9 +6,12 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use slidegate::{
-    BatchVerdicts, Check, Checks, Clock, Coalesce, CoalesceOptions, DenyCache, Encoding, Entry, Error,
-    Failover, FailoverOptions, Fault, Inspection, Key, Lease, Listener, MemoryStore, Outcome, Quota, Receipt,
-    RedisOptions, RedisStore, Settlement, Source, Store, SystemClock, Verdicts,
+    Clock, Encoding, Error, Fault, Key, MemoryStore, Quota, Source, Store, SystemClock,
+    redis::{Coalesce, CoalesceOptions, Failover, FailoverOptions, Lease, RedisOptions, RedisStore},
+    store::{
+        BatchVerdicts, Check, Checks, DenyCache, Entry, Inspection, Listener, Outcome, Receipt, Settlement,
+        Verdicts,
+    },
 };
 use slidegate_testkit::{Flavour, RedisServer};
 use tokio::sync::Semaphore;

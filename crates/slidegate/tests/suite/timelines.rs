@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use slidegate::{Algorithm, Count, Limiter, ManualClock, MemoryStore, Micros, Quota, Request, Rules, State};
+use slidegate::{
+    Algorithm, Count, Limiter, ManualClock, MemoryStore, Micros, Quota, Request, Rules, algorithm::State,
+};
 
 const GUARD: &str = "
 rules:

@@ -8,9 +8,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use slidegate::{
-    Algorithm, Check, Checks, Clock, Correction, Count, Encoding, Fault, Key, Micros, Outcome, Quota,
-    RedisMode, RedisOptions, RedisStore, Request, RequestId, Rules, Settled, Settlement, Store, SystemClock,
-    Verdicts,
+    Algorithm, Clock, Count, Encoding, Fault, Key, Micros, Quota, Request, RequestId, Rules, Settled, Store,
+    SystemClock,
+    redis::{RedisMode, RedisOptions, RedisStore},
+    store::{Check, Checks, Correction, Outcome, Settlement, Verdicts},
 };
 use slidegate_testkit::{Cluster, Flavour, RedisServer, Sentinels, Step};
 

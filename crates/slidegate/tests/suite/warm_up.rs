@@ -5,8 +5,11 @@ use std::time::Duration;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use slidegate::{
-    Algorithm, Check, Checks, Count, DenyCache, Encoding, Key, Limiter, ManualClock, MemoryStore, Micros,
-    Outcome, Quota, RedisMode, RedisOptions, RedisStore, Request, Rules, Source, State, Store, WarmUp,
+    Algorithm, Count, Encoding, Key, Limiter, ManualClock, MemoryStore, Micros, Quota, Request, Rules,
+    Source, Store, WarmUp,
+    algorithm::State,
+    redis::{RedisMode, RedisOptions, RedisStore},
+    store::{Check, Checks, DenyCache, Outcome},
 };
 use slidegate_testkit::{FakeTime, Flavour, RedisServer, until, within_limit};
 

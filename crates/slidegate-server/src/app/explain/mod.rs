@@ -4,8 +4,9 @@ pub(crate) mod dto;
 use std::collections::HashMap;
 
 use slidegate::{
-    AD_HOC, Check, Count, Decision, Error, Explanation, Inspection, Key, Limit, Limiter, MismatchReason,
-    Mode, Request, Rule, RuleMatch,
+    Count, Decision, Error, Explanation, Key, Limit, Limiter, MismatchReason, Mode, Request, Rule, RuleMatch,
+    rules::AD_HOC,
+    store::{Check, Inspection},
 };
 
 use self::dto::{CountedBody, EntryBody, ExplanationBody, ReasonBody, RuleBody, VerdictBody, WarmUpBody};
@@ -102,7 +103,7 @@ fn summary(
     let outcome = OutcomeBody {
         allowed: allowed && never.is_none(),
         code: denier.map_or(code, |name| {
-            denying_rule(name).map_or(slidegate::DEFAULT_CODE, |rule| rule.denial_code()).get()
+            denying_rule(name).map_or(slidegate::rules::DEFAULT_CODE, |rule| rule.denial_code()).get()
         }),
         denied_by: denier.or(decision.denied_by()).map(|rule| rule.to_owned().into()),
         retry_after_ms,

@@ -5,7 +5,10 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use schemars::JsonSchema;
 use serde::Serialize;
-use slidegate::{Audit, Clock, Discrepancy, SystemClock};
+use slidegate::{
+    Clock, SystemClock,
+    algorithm::{Audit, Discrepancy},
+};
 
 use crate::app::state::AppState;
 use crate::common::console::warn;

@@ -5,7 +5,10 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use schemars::JsonSchema;
 use serde::Serialize;
-use slidegate::{Error, GcReport, MemoryUsage, RedisStore, ServerMemory};
+use slidegate::{
+    Error,
+    redis::{GcReport, MemoryUsage, RedisStore, ServerMemory},
+};
 
 use crate::app::state::AppState;
 use crate::common::console::warn;

@@ -16,7 +16,10 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use sha2::{Digest, Sha256};
 use slidegate::section::{Section, Shown};
-use slidegate::{AdHocFile, Limiter, RuleFile, Rules, Unmatched};
+use slidegate::{
+    Limiter, Rules, Unmatched,
+    rules::{AdHocFile, RuleFile},
+};
 
 pub(crate) use self::file_source::FileSource;
 pub(crate) use self::redis_source::{follow as follow_shared, publish};

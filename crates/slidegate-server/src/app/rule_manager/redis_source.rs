@@ -3,7 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use slidegate::{Error, Fault, RedisStore, Rules, SharedText};
+use slidegate::{
+    Error, Fault, Rules,
+    redis::{RedisStore, SharedText},
+};
 
 use super::{RulesBody, Sighup};
 use crate::app::state::AppState;

@@ -3,7 +3,10 @@
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
-use slidegate::{MAX_LIMIT, MAX_WINDOW, MIN_WINDOW, Micros};
+use slidegate::{
+    Micros,
+    bounds::{MAX_LIMIT, MAX_WINDOW, MIN_WINDOW},
+};
 
 use super::keys::Keys;
 use crate::config::StoreKind;

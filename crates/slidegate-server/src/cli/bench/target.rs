@@ -4,7 +4,10 @@ use std::borrow::Cow;
 use std::fmt::Write;
 use std::sync::Arc;
 
-use slidegate::{AdHoc, Bounds, Limiter, MAX_LIMIT, MAX_WINDOW, MIN_WINDOW, Micros, Request, Rules};
+use slidegate::{
+    AdHoc, Bounds, Limiter, Micros, Request, Rules,
+    bounds::{MAX_LIMIT, MAX_WINDOW, MIN_WINDOW},
+};
 
 use super::counts::Outcome;
 use super::options::{RequestTemplate, TargetArgs};

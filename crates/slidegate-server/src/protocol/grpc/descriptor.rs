@@ -4,7 +4,7 @@
 use std::fmt::Write;
 use std::time::Duration;
 
-use slidegate::{MAX_ATTRIBUTES, Request};
+use slidegate::{Request, bounds::MAX_ATTRIBUTES};
 use tonic::Status;
 
 use super::messages::{self, RateLimitDescriptor, RateLimitOverride, RateLimitRequest, RateLimitUnit};

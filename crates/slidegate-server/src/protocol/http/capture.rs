@@ -25,7 +25,7 @@ const MAX_SECONDS: u64 = 3_600;
 const MAX_BYTES: u64 = 1 << 30;
 
 /// Maximum number of attribute names in `by` and in `digest`.
-const MAX_ATTRIBUTE_NAMES: usize = slidegate::MAX_ATTRIBUTES;
+const MAX_ATTRIBUTE_NAMES: usize = slidegate::bounds::MAX_ATTRIBUTES;
 
 /// Which requests to record, and for how long.
 #[derive(Deserialize, JsonSchema)]

@@ -13,7 +13,10 @@ use serde::Deserialize;
 use serde::de::{Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
 use serde_json::json;
 use slidegate::yaml::one_line;
-use slidegate::{AdHocLimit, Error, MAX_ATTRIBUTES, MAX_ID, MAX_LIMIT, MAX_NAME, Micros, RequestId};
+use slidegate::{
+    AdHocLimit, Error, Micros, RequestId,
+    bounds::{MAX_ATTRIBUTES, MAX_ID, MAX_LIMIT, MAX_NAME},
+};
 
 use super::MAX_BATCH;
 use super::error::{ApiError, Code};

@@ -13,7 +13,7 @@ use bytes::BytesMut;
 use serde::Deserialize;
 use serde_json::json as value;
 use slidegate::http::{client, counted, headers, host, x_forwarded_for};
-use slidegate::{Decision, MAX_LIMIT, Request};
+use slidegate::{Decision, Request, bounds::MAX_LIMIT};
 
 use super::Shared;
 use super::error::{ApiError, Code};

@@ -7,7 +7,11 @@ use axum::http::Uri;
 use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::json;
-use slidegate::{Inspection, Key, MAX_INSPECTED, Micros, WindowEntry};
+use slidegate::{
+    Key, Micros,
+    bounds::MAX_INSPECTED,
+    store::{Inspection, WindowEntry},
+};
 
 use super::Shared;
 use super::error::{ApiError, Code};

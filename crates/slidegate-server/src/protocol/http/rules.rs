@@ -9,7 +9,10 @@ use axum::response::{IntoResponse, Response};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use slidegate::{AdHocFile, Rule, RuleFile, Rules, Unmatched};
+use slidegate::{
+    Rule, Rules, Unmatched,
+    rules::{AdHocFile, RuleFile},
+};
 
 use super::Shared;
 use super::error::{ApiError, Code};

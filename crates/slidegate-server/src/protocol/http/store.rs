@@ -4,7 +4,10 @@ use axum::Json;
 use axum::extract::State;
 use schemars::JsonSchema;
 use serde::Serialize;
-use slidegate::{FailoverStats, JournalStats, MemoryStats, ServerStats};
+use slidegate::{
+    redis::{FailoverStats, JournalStats, ServerStats},
+    store::MemoryStats,
+};
 
 use super::Shared;
 use super::operation::{Access, Operation};

@@ -18,7 +18,7 @@
 
 use std::fmt;
 
-use slidegate::MAX_ATTRIBUTES;
+use slidegate::bounds::MAX_ATTRIBUTES;
 
 /// Maximum size of a command, in bytes.
 const MAX_COMMAND: usize = 1 << 20;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crossbeam_utils::CachePadded;
 use parking_lot::Mutex;
-use slidegate::{AD_HOC, Limit, Mode, Rule, Rules, ShadowChange, Source};
+use slidegate::{Limit, Mode, Rule, Rules, ShadowChange, Source, rules::AD_HOC};
 
 use super::counters::{RuleCounters, RuleVerdict};
 use super::heavy_hitters::TopKeys;

@@ -14,7 +14,7 @@ const RISE_SLOWDOWN: f64 = 3.0;
 /// Controls the limit of one rule. It has no clock: the caller passes the elapsed time to each step.
 ///
 /// ```
-/// use slidegate::{Adaptive, HostLoad, Load, Micros, AdaptivePolicy};
+/// use slidegate::{adaptive::{HostLoad, Load, AdaptivePolicy}, Adaptive, Micros};
 ///
 /// let terms = Adaptive::default();
 /// let mut policy = AdaptivePolicy::new(10_000);

@@ -53,7 +53,7 @@ use crate::{
 ///
 /// ```no_run
 /// # fn run() -> Result<(), slidegate::Error> {
-/// use slidegate::{Failover, FailoverOptions, Limiter, OnError, Quota, RedisStore, Rule, Rules};
+/// use slidegate::{redis::{Failover, FailoverOptions, RedisStore}, Limiter, OnError, Quota, Rule, Rules};
 ///
 /// let rule = Rule::new("per-user", Quota::per_minute(100)?)?.per(["user"])?.on_error(OnError::Local);
 /// let store = Failover::new(RedisStore::new("redis://127.0.0.1:6379")?, FailoverOptions::default())?;

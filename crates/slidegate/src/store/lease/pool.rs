@@ -2,7 +2,8 @@
 
 use std::collections::VecDeque;
 
-use crate::{Check, Entry, MAX_LEASE, Micros, Outcome, Quota, Source, Verdict, Verdicts};
+use crate::rules::MAX_LEASE;
+use crate::{Check, Entry, Micros, Outcome, Quota, Source, Verdict, Verdicts};
 
 /// Permits in the first block, and in the smallest.
 const MIN_BLOCK: u32 = 8;

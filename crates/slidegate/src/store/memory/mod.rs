@@ -62,7 +62,7 @@ const PAUSE: Duration = Duration::from_millis(5);
 /// A [`Store`] that counts in this process. Clones share one store.
 ///
 /// ```
-/// use slidegate::{Checks, Check, Key, MemoryStore, Outcome, Quota, Store};
+/// use slidegate::{store::{Checks, Check, Outcome}, Key, MemoryStore, Quota, Store};
 /// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
 /// let store = MemoryStore::new();
 /// let check = Check::new(Key::new("per-user", [("user", "alice")]), Quota::per_minute(100)?, 1);

@@ -72,7 +72,7 @@ use crate::{
 ///
 /// ```no_run
 /// # async fn run() -> Result<(), slidegate::Error> {
-/// use slidegate::{Limiter, Quota, RedisStore, Rule, Rules};
+/// use slidegate::{redis::RedisStore, Limiter, Quota, Rule, Rules};
 ///
 /// let rule = Rule::new("per-user", Quota::per_minute(100)?)?.per(["user"])?;
 /// let limiter = Limiter::new(RedisStore::new("redis://127.0.0.1:6379")?, Rules::new([rule])?);

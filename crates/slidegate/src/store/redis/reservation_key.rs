@@ -22,7 +22,7 @@ impl RedisStore {
     ///
     /// ```no_run
     /// # async fn run() -> Result<(), slidegate::Error> {
-    /// use slidegate::{Limiter, RedisStore, ReservationKey, Rules};
+    /// use slidegate::{redis::RedisStore, Limiter, ReservationKey, Rules};
     ///
     /// let store = RedisStore::new("redis://127.0.0.1:6379")?;
     /// let key = store.shared_reservation_key(&ReservationKey::random()).await?;

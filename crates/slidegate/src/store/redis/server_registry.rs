@@ -36,8 +36,9 @@ mod tests {
     use redis::Pipeline;
     use slidegate_testkit::{Flavour, RedisServer, eventually, lasting_port};
 
+    use crate::store::redis::{RedisMode, RedisOptions};
     use crate::store::remote::RemoteStore;
-    use crate::{Check, Checks, Fault, Key, Quota, RedisMode, RedisOptions, RedisStore, Store};
+    use crate::{Check, Checks, Fault, Key, Quota, RedisStore, Store};
 
     fn batch() -> [Checks; 1] {
         [Checks::one(Check::new(Key::new("k", []), Quota::per_hour(100).unwrap(), 1)).unwrap()]

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use axum::body::Body;
 use http::{HeaderValue, Request, StatusCode};
 use slidegate::tower::{ClientAddress, Extract, RateLimitLayer, Rejection};
-use slidegate::{Limiter, MAX_VALUE};
+use slidegate::{Limiter, bounds::MAX_VALUE};
 
 use super::{get, header, hello, limiter, send};
 

@@ -9,7 +9,10 @@ use axum::extract::{ConnectInfo, Extension};
 use axum::routing::get;
 use parking_lot::Mutex;
 use slidegate::tower::{ClientAddress, Denial, RateLimitLayer};
-use slidegate::{Decision, Failover, FailoverOptions, Limiter, MemoryStore, Micros, Rules, Store};
+use slidegate::{
+    Decision, Limiter, MemoryStore, Micros, Rules, Store,
+    redis::{Failover, FailoverOptions},
+};
 use slidegate_testkit::{Flavour, RedisServer};
 use tonic::transport::server::{TcpConnectInfo, TcpIncoming};
 use tonic::transport::{Channel, Server as TonicServer};

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use axum::body::Body;
 use http::{Request, Response, StatusCode};
 use slidegate::tower::RateLimitLayer;
-use slidegate::{AdaptiveController, HostLoad, Micros};
+use slidegate::{AdaptiveController, Micros, adaptive::HostLoad};
 use tower::Layer;
 
 use super::{get, limiter, send};

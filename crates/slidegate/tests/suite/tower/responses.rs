@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use http::{HeaderValue, Response, StatusCode};
 use slidegate::tower::{Denial, RateLimitLayer, Rejection};
-use slidegate::{Limiter, Micros, RedisStore, Rules};
+use slidegate::{Limiter, Micros, Rules, redis::RedisStore};
 
 use super::{get, header, hello, limiter, send};
 

@@ -107,5 +107,5 @@ async fn reported_cost_is_capped_at_max_limit() {
     let (limiter, _) = counting();
     let layer = RateLimitLayer::new(limiter.clone()).cost_from(|_| Some(u64::MAX));
     send(&layer, "/200").await;
-    assert_eq!(used(&limiter).await, [slidegate::MAX_LIMIT, 0]);
+    assert_eq!(used(&limiter).await, [slidegate::bounds::MAX_LIMIT, 0]);
 }

@@ -5,8 +5,10 @@ use std::fmt::Error;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
 use slidegate::{
-    BATCH_BOUNDS, BreakerState, CALL_BOUNDS, CallStats, Discrepancy, MemoryStats, Mode, ServerStats,
-    ShadowChange, Source,
+    Mode, ShadowChange, Source,
+    algorithm::Discrepancy,
+    redis::{BATCH_BOUNDS, BreakerState, CALL_BOUNDS, CallStats, ServerStats},
+    store::MemoryStats,
 };
 
 use super::catalog;
