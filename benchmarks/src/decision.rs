@@ -24,7 +24,10 @@ use limitador::counter::Counter;
 use limitador::limit::Limit;
 use limitador::storage::in_memory::InMemoryStorage;
 use limitador::storage::{Authorization, CounterStorage};
-use slidegate::{store::{Check, Checks}, Key, MemoryStore, Quota, Store};
+use slidegate::{
+    Key, MemoryStore, Quota, Store,
+    store::{Check, Checks},
+};
 
 const ROUNDS: usize = 7;
 const KEYS: [usize; 3] = [1, 1_000, 1_000_000];

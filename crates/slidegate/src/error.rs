@@ -157,7 +157,7 @@ impl Error {
         matches!(*self.0, Kind::Invalid(_) | Kind::File(_) | Kind::TooManyChecks { .. })
     }
 
-    /// Returns true if the requests of one call match more than [`MAX_CHECKS`](crate::MAX_CHECKS) limits. Nothing was charged:
+    /// Returns true if the requests of one call match more than [`MAX_CHECKS`](crate::bounds::MAX_CHECKS) limits. Nothing was charged:
     /// send fewer requests per call.
     pub fn is_too_many_checks(&self) -> bool {
         matches!(*self.0, Kind::TooManyChecks { .. })

@@ -1,6 +1,7 @@
 //! Crate internals for the fuzz targets in `fuzz/`. Not in the product.
 
-use crate::{DEFAULT_PREFIX, Key, Reservation, reservation};
+use crate::store::redis::DEFAULT_PREFIX;
+use crate::{Key, Reservation, reservation};
 
 /// Returns the text that Redis hashes for a key, and the text that the key declares as hashed.
 pub fn hashed(key: &Key) -> (String, String) {

@@ -55,12 +55,12 @@
 //! | 3 | `quota` | [`Quota`]: limit, window, [`Algorithm`], [`Count`]. |
 //! | 3 | `verdict` | [`Verdicts`]: the reply of a store. |
 //! | 4 | `checks` | [`Checks`]: the input of a store. |
-//! | 5 | `algorithm` | [`State`]: one key and the algorithms over it, without I/O or clock. [`evaluate`]: checks of several keys. |
+//! | 5 | `algorithm` | [`algorithm::State`]: one key and the algorithms over it, without I/O or clock. [`algorithm::evaluate`]: checks of several keys. |
 //! | 5 | `request` | [`Request`]: attributes or a resource, the number of permits, an optional id. |
 //! | 6 | `rules` | [`Rule`], [`Rules`], [`AdHoc`]: matching, selection, overrides, parsing of the rules file. |
 //! | 7 | `reservation` | [`Reservation`]: names an admission so that it can be settled later, also by another process. |
 //! | 8 | `decision` | [`Decision`], and one [`Limit`] for each rule that applied. |
-//! | 8 | `store` | [`Store`], [`MemoryStore`], `RedisStore`, and the stores that wrap another store: `Failover`, `Coalesce`, [`DenyCache`], `Lease`. |
+//! | 8 | `store` | [`Store`], [`MemoryStore`], `RedisStore`, and the stores that wrap another store: `Failover`, `Coalesce`, `DenyCache`, `Lease`. |
 //! | 9 | `fuzzing` | Entry points for `fuzz/`; not part of the product. |
 //! | 9 | `http` | Client address behind proxies, path spelling, rate-limit headers. |
 //! | 9 | `limiter` | [`Limiter`]: request, rules, store, decision. |
@@ -188,11 +188,8 @@ pub use crate::verdict::Source;
 pub(crate) use crate::algorithm::State;
 pub(crate) use crate::algorithm::audit::{Audit, Discrepancy};
 pub(crate) use crate::checks::{Check, Checks};
-pub(crate) use crate::dynamic::adaptive::{Latencies, Thresholds};
-pub(crate) use crate::quota::{MAX_LIMIT, MAX_SLICES};
 pub(crate) use crate::settlement::{Correction, Entry, Receipt, Settlement};
 pub(crate) use crate::store::Listener;
-pub(crate) use crate::store::deny_cache::{DEFAULT_MAX_DENIALS, DenyCache};
 #[cfg(feature = "redis")]
 pub(crate) use crate::store::failover::Failover;
 #[cfg(feature = "redis")]

@@ -1,7 +1,7 @@
 //! The algorithms as pure state machines: `(state, now, quota, cost) -> verdict`.
 //!
 //! A [`State`] is the memory of one key. It has no clock and no lock, so the same code decides in the memory store, in
-//! simulations, and in the test oracle that replays the decisions of Redis. All algorithms implement [`Counter`](counter::Counter): *roll* to
+//! simulations, and in the test oracle that replays the decisions of Redis. All algorithms implement `Counter`: *roll* to
 //! the present, return the permits *used*, *record* an admission, and compute the *wait*.
 pub(crate) mod audit;
 pub(crate) mod evaluate;

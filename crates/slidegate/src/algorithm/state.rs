@@ -15,8 +15,10 @@ use super::sliding_window::Window;
 use super::token_bucket::TokenBucket;
 use super::{CheckInput, Evaluation, Recording};
 #[cfg(feature = "redis")]
+use crate::RequestId;
+#[cfg(feature = "redis")]
 use crate::dynamic::warm_up::Warmth;
-use crate::{Algorithm, Correction, Discrepancy, Micros, Quota, RequestId};
+use crate::{Algorithm, Correction, Discrepancy, Micros, Quota};
 use crate::{Entry, Settled, Verdict};
 
 /// State of one key.

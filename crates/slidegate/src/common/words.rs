@@ -1,4 +1,4 @@
-//! Enums whose variants are words in files and replies, declared once: [`words!`](crate::words).
+//! Enums whose variants are words in files and replies, declared once: `words!`.
 
 /// Enum whose variants are words in files and replies.
 pub trait Words: Copy + PartialEq + 'static {

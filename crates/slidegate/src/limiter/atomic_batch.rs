@@ -16,7 +16,7 @@ impl<S: Store> Limiter<S> {
     /// is one charge, so settling the reservation of one request settles it for all of them. A rule that
     /// [replaces](crate::Rule::replaces) another replaces it for the whole batch. A cost above a limit is a denial here, not
     /// an error. With [`Unmatched::Deny`], a request that no rule matches denies the batch. The id of the first request
-    /// identifies the batch. At most [`MAX_TOGETHER`](crate::MAX_TOGETHER) requests.
+    /// identifies the batch. At most [`MAX_TOGETHER`](crate::bounds::MAX_TOGETHER) requests.
     ///
     /// ```
     /// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {

@@ -8,8 +8,9 @@ use super::pattern::Pattern;
 use super::selection::Kind;
 use crate::dynamic::adaptive::AdaptiveState;
 use crate::key::KeyTemplate;
+use crate::quota::MAX_SLICES;
 use crate::request::check_name;
-use crate::{Adaptive, Algorithm, Count, Encoding, Error, MAX_SLICES, Micros, OnError, Quota, WarmUp};
+use crate::{Adaptive, Algorithm, Count, Encoding, Error, Micros, OnError, Quota, WarmUp};
 
 /// Largest number of attributes in the key of a rule.
 pub const MAX_KEY_ATTRIBUTES: usize = 8;

@@ -31,8 +31,8 @@ use crate::{Error, Key};
 /// # Contract
 ///
 /// The requests of a batch are evaluated in order at one instant, by the store's own clock. For each request either
-/// all checks are recorded or none (but see `count: attempts` in [`evaluate`](crate::evaluate())). A batch
-/// that was evaluated is answered completely: one [`Verdicts`](crate::Verdicts) per request, one verdict per check.
+/// all checks are recorded or none (but see `count: attempts` in [`evaluate`](crate::algorithm::evaluate())). A batch
+/// that was evaluated is answered completely: one [`Verdicts`] per request, one verdict per check.
 ///
 /// A denial is an answer. An error means that the store could not decide. Unless the error says otherwise the outcome
 /// is unknown, and the caller may retry with the same [`RequestId`](crate::RequestId) without being charged twice.

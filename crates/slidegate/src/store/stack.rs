@@ -2,7 +2,8 @@
 
 use super::coalesce::{Coalesce, CoalesceOptions};
 use super::failover::check_range;
-use crate::{Clock, DEFAULT_MAX_DENIALS, DenyCache, Error, Failover, Lease, SystemClock};
+use crate::store::deny_cache::{DEFAULT_MAX_DENIALS, DenyCache};
+use crate::{Clock, Error, Failover, Lease, SystemClock};
 
 /// Redis with failover, request coalescing, a deny cache and leases.
 ///

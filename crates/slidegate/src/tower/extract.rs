@@ -15,7 +15,7 @@ use crate::request::check_value;
 ///
 /// By default, a request without a value lacks the attribute, and rules with it in their `key` or `match` do not apply. An
 /// empty value counts as none. Rules match the full value, however long it is; a value of more than
-/// [`MAX_VALUE`](crate::MAX_VALUE) bytes gets status 400.
+/// [`MAX_VALUE`](crate::bounds::MAX_VALUE) bytes gets status 400.
 ///
 /// ```
 /// use http::StatusCode;

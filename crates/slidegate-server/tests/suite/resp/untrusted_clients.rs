@@ -79,6 +79,7 @@ fn short() -> Limits {
         request: Duration::from_millis(200),
         shutdown: Duration::from_millis(100),
         connections: 2,
+        connections_per_address: Some(2),
         ..Limits::default()
     }
 }

@@ -1,6 +1,6 @@
 //! Sections of a file, declared once.
 //!
-//! [`section!`](crate::section) declares the fields of one mapping: name, type, bounds, default, one line of documentation.
+//! `section!` declares the fields of one mapping: name, type, bounds, default, one line of documentation.
 //! Everything else derives from the declaration: reading with all mistakes at once, the JSON Schema, the content of
 //! `GET /v1/rules`, the reference page in `docs/` and the fuzz dictionary.
 //!
@@ -175,7 +175,7 @@ impl<'n, T> Given<'n, T> {
     }
 }
 
-/// Mapping with known fields, declared by [`section!`](crate::section).
+/// Mapping with known fields, declared by `section!`.
 pub trait Section {
     /// Struct that the fields are read into.
     type Target;
@@ -275,7 +275,7 @@ pub struct Values<'r, 'n> {
 
 impl Values<'_, '_> {
     /// Reads the next field, if it is given.
-    pub fn next<T: FieldType>(&mut self) -> Option<T::Value> {
+    pub fn read_next<T: FieldType>(&mut self) -> Option<T::Value> {
         let terms = self.terms.next()?;
         let node = match terms.required {
             true => self.fields.required(self.reader, terms.name, self.what)?,
@@ -444,7 +444,7 @@ macro_rules! section {
 
             fn read_into(target: &mut $target, values: &mut $crate::section::Values<'_, '_>) {
                 $(
-                    if let Some(value) = values.next::<$crate::section!(@type $($type),+)>() {
+                    if let Some(value) = values.read_next::<$crate::section!(@type $($type),+)>() {
                         target $(.$owner)* .$field = value;
                     }
                 )*

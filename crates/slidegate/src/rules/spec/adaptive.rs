@@ -3,8 +3,9 @@
 use crate::common::percent::percent;
 use crate::common::section::{FieldType, Hundredths, Kind, Percent, Section, Shown, Terms, Vocabulary};
 use crate::common::yaml::{Node, Reader};
+use crate::dynamic::adaptive::{Latencies, Thresholds};
 use crate::dynamic::adaptive::{MAX_FACTOR, MAX_SMOOTH, MIN_SMOOTH, WHOLE};
-use crate::{Adaptive, Error, Latencies, Micros, Thresholds};
+use crate::{Adaptive, Error, Micros};
 
 crate::section! {
     /// Settings by which a limit follows the load.

@@ -42,9 +42,11 @@ pub(super) fn read_quota(given: &Given<'_, RuleFile>, reader: &mut Reader, what:
     let named = given.or("algorithm", file.algorithm, Algorithm::default().into());
     let defaults = Algorithm::all(file.limit.unwrap_or(1));
     let algorithm = named.and_then(|named| defaults.into_iter().find(|known| named == (*known).into()));
-    let parameters: [(&str, fn(&Algorithm) -> bool); 2] =
-        [("slices", |known| known.slices().is_some()), ("burst", |known| known.burst().is_some())];
-    for (name, has_parameter) in parameters {
+    for name in ["slices", "burst"] {
+        let has_parameter = |known: &Algorithm| match name {
+            "slices" => known.slices().is_some(),
+            _ => known.burst().is_some(),
+        };
         if let (Some(node), Some(algorithm)) = (given.fields.get(name), algorithm)
             && !has_parameter(&algorithm)
         {

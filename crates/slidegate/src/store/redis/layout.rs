@@ -178,7 +178,7 @@ pub(super) fn quota_tag(quota: &Quota) -> String {
 pub(super) fn quota_of(quota_tag: &str) -> Option<Quota> {
     let (name, numbers) = quota_tag.split_once(' ')?;
     let numbers: Vec<u64> = numbers.split(' ').map(str::parse).collect::<Result<_, _>>().ok()?;
-    let window = |window: u64| Quota::new(crate::MAX_LIMIT, Micros::new(window).into()).ok();
+    let window = |window: u64| Quota::new(crate::quota::MAX_LIMIT, Micros::new(window).into()).ok();
     let algorithm = Algorithm::all(1).into_iter().find(|algorithm| algorithm.as_str() == name)?;
     match *numbers.as_slice() {
         [rate, per, burst] if algorithm.refills() => Quota::bucket(rate, per, burst),

@@ -272,7 +272,7 @@ fn read_log(log: &[u8]) -> Option<ZsetSnapshot> {
     let mut header = Numbers::from(header.to_vec());
     let shape: LogShape = header.take().ok()?;
     let counts: LogCounts = header.take().ok()?;
-    let quota = Quota::new(crate::MAX_LIMIT, shape.log_window.into()).ok()?;
+    let quota = Quota::new(crate::quota::MAX_LIMIT, shape.log_window.into()).ok()?;
     let [width, room, head, size] = [shape.width, shape.room, shape.head, shape.size].map(|n| n as usize);
     let [to, from, recent] = [shape.to, counts.from, counts.recent].map(|n| n as usize);
     let [newest, last] = [counts.newest, counts.last].map(Micros::get);
