@@ -97,6 +97,10 @@ fn connections_per_address_are_bounded() {
 
 const BUDGET: u64 = 8 << 20;
 
+/// Largest number of unfinished requests of 900,000 bytes that fit into the budget. On a busy machine they may be those of any
+/// clients.
+const FITTING: usize = (BUDGET / 900_000) as usize;
+
 /// Commands of nearly a megabyte whose ends never come.
 #[test]
 fn unfinished_commands_share_a_memory_budget() {
@@ -116,7 +120,7 @@ fn unfinished_commands_share_a_memory_budget() {
         unfinished()
     );
     let mut answers: Vec<_> = clients.drain(20..).flat_map(|mut client| client.read()).collect();
-    assert!(answers.len() >= 35, "{} of 40 get an answer", answers.len());
+    assert!(answers.len() >= 40 - FITTING, "{} of 40 get an answer", answers.len());
     let message = answers.remove(0);
     assert!(
         message.error().starts_with("UNAVAILABLE the unfinished commands of all clients hold"),
@@ -151,7 +155,8 @@ fn unfinished_bodies_share_the_memory_budget() {
         assert_eq!(error["code"], "unavailable");
         assert!(error["message"].as_str().unwrap().contains("listen.limits.unfinished-bytes"), "{error}");
     });
-    assert!(denied.count() >= 15);
+    let count = denied.count();
+    assert!(count >= 20 - FITTING, "{count} of 20 are denied");
     assert!(metric(&server, "slidegate_unfinished_requests_bytes") <= BUDGET);
     assert_eq!(server.post("/v1/acquire", r#"{"attributes":{"user":"a"}}"#).status, 200);
     drop(clients);
