@@ -185,7 +185,8 @@ pub(super) fn decide(journal: &Journal, checks: &Checks, outage: &Outage, joint:
         }
         if verdict.outcome == Outcome::Charged && !joint && !repeated {
             let admission = Admission { at: verdict.entry.at, cost: check.cost, written: false };
-            journal.add(&check.key, record, admission, outage.now);
+            // Older admissions may still count at the server, so they must still be written back.
+            journal.add(&check.key, record, admission, outage.now.since(outage.clock_uncertainty));
         }
     }
     verdicts

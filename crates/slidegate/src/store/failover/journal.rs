@@ -199,18 +199,20 @@ impl Journal {
 
     /// Returns the admissions of one shard that count at `now`, of the keys that `selects` returns true for. If the
     /// server has not `lost` its data, only buckets are returned, because the permits missing from a bucket are not
-    /// the sum of its admissions. The caller goes shard by shard, so that no decision waits for the whole journal.
+    /// the sum of its admissions. By the server's clock it is `earliest` at least, so an admission that may still count there
+    /// is returned too. The caller goes shard by shard, so that no decision waits for the whole journal.
     pub(super) fn snapshot_step(
         &self,
         step: usize,
         selects: impl Fn(&Key) -> bool,
         lost: bool,
         now: Micros,
+        earliest: Micros,
     ) -> Vec<PendingWrite> {
         let Some(shard) = self.shards.get(step) else { return Vec::new() };
         let mut pending = Vec::new();
         for (key, record) in &mut *shard.lock() {
-            let cutoff = record.cutoff(now);
+            let cutoff = record.cutoff(earliest);
             self.update_log(record, |log| log.trim(cutoff));
             if !selects(key) || !lost && !record.is_bucket() {
                 continue;

@@ -221,8 +221,8 @@ async fn write_snapshot<R: RemoteStore>(
 ) -> Result<(), Error> {
     let is_ours = |key: &Key| inner.store.server_of(key) == server.id;
     for step in 0..Journal::STEPS {
-        let now = server.latest_now(&inner.node);
-        let pending = inner.journal.snapshot_step(step, is_ours, lost, now);
+        let (now, earliest) = (server.latest_now(&inner.node), server.earliest_now(&inner.node));
+        let pending = inner.journal.snapshot_step(step, is_ours, lost, now, earliest);
         write(inner, server, identity, true, &pending).await?;
         for pending in &pending {
             match pending.quota.algorithm().refills() {

@@ -284,3 +284,24 @@ fn counts_from_the_instant_of_the_server(quota: Quota) {
     assert_eq!(peek(end.since(Micros::new(1))), Outcome::Denied);
     assert!(allows(end, false).0);
 }
+
+/// By the server's clock it may be earlier than this node assumes. Admissions that may still count there are kept for the
+/// write-back.
+#[test]
+fn journal_keeps_admissions_that_may_still_count_at_the_server() {
+    for (uncertainty, entries) in [(Micros::from_millis(20), 2), (Micros::ZERO, 1)] {
+        let quota = Quota::new(3, WINDOW.into()).unwrap();
+        let checks = Checks::one(Check::new(Key::new("shared", []), quota, 1)).unwrap();
+        let (journal, at) = (Journal::new(1_000_000), Micros::from_secs(1_000));
+        let verdicts = evaluate_one(&checks, at, &mut State::new(&quota), None);
+        journal.record_verdicts(checks.as_slice(), &verdicts, true);
+        let now = at.plus(WINDOW).plus(Micros::from_millis(10));
+        let outage = Outage { number: 1, since: now, now, clock_uncertainty: uncertainty, nodes: 1, rank: 0 };
+        let local = decide(&journal, &checks, &outage, false);
+        assert_eq!(local.verdicts[0].outcome, Outcome::Charged);
+        let steps = 0..Journal::STEPS;
+        let earliest = now.since(uncertainty);
+        let pending = steps.flat_map(|step| journal.snapshot_step(step, |_| true, true, now, earliest));
+        assert_eq!(pending.map(|pending| pending.entries.len()).sum::<usize>(), entries);
+    }
+}
