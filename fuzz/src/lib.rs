@@ -1,4 +1,4 @@
-//! What the targets share. Each target says in its first lines what must hold.
+//! Functions that the fuzz targets share.
 
 pub mod http;
 mod memory;

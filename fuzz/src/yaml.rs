@@ -1,4 +1,4 @@
-//! What must hold of files, good or bad.
+//! Properties of configuration files that the targets assert, for valid and invalid files.
 
 use slidegate::{bounds::{MAX_LIMIT, MAX_RULES, MAX_SLICES, MAX_WINDOW, MIN_WINDOW}, Algorithm, Error, Rules};
 use slidegate_server::{Config, RedisConfig};
