@@ -191,6 +191,37 @@ async fn no_discrepancy_during_concurrent_decisions() {
     }
 }
 
+/// A script that takes longer than its keys live, as it does if Redis is paused in the middle of it, must not remove
+/// a key that it goes on to write: the rest would be unreadable and would never expire.
+#[tokio::test]
+async fn a_script_that_outlasts_its_keys_leaves_no_incomplete_key() {
+    let quota = Quota::new(1_000, Duration::from_millis(1)).unwrap();
+    for flavour in Flavour::ALL {
+        let server = RedisServer::start(flavour);
+        let none = Duration::ZERO;
+        let options =
+            RedisOptions { min_expire: none, expire_buffer: none, batch_size: 1_000, ..patient(&server) };
+        let store = RedisStore::with_options(&options).unwrap();
+        for encoding in [Encoding::Zset, Encoding::Packed] {
+            let keys: Vec<Key> =
+                (0..500).map(|i: u64| Key::new("short", [("n", i.to_string().as_str())])).collect();
+            let batch: Vec<Checks> = keys
+                .iter()
+                .map(|key| Checks::one(Check { encoding, ..Check::new(key.clone(), quota, 1) }).unwrap())
+                .collect();
+            for _ in 0..3 {
+                for verdicts in store.admit(&batch).await.unwrap() {
+                    assert_eq!(verdicts.verdicts[0].outcome, Outcome::Charged);
+                }
+                for key in &keys {
+                    let audit = store.audit(key, None, false).await.unwrap();
+                    assert!(audit.iter().all(is_well), "{flavour:?} {encoding:?} {key}: {audit:?}");
+                }
+            }
+        }
+    }
+}
+
 #[tokio::test]
 async fn memory_store_has_no_discrepancy() {
     let store = MemoryStore::new();

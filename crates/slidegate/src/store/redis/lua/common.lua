@@ -3,6 +3,15 @@ local fmod = math.fmod
 
 local MAX_TOTAL = 2251799813685247
 
+-- Makes a key expire at the instant `at`, which is after `now`.
+--
+-- Invariant: Redis never sees an instant in the past, for which it would remove the key at once, perhaps before the
+-- script has written all of it. Before Redis 7.2 its clock goes on during a script, so a pause of the process could
+-- do that. So the script passes the time that is left.
+local function expire_at(key, at)
+  call('PEXPIRE', key, format('%d', math.ceil((at - now) / 1000)))
+end
+
 -- Reads the next line of the plan: a key and the quota it is evaluated by.
 local function take_line()
   local line = Line.take_table()

@@ -83,7 +83,7 @@ do
     dropped[key] = nil
     -- The first change in each period sets the expiry of the key; so does another quota, or more debt than usual.
     if s.stored ~= s.quota_tag or ttl > line.ttl or s.at - fmod(s.at, line.period) > s.pushed then
-      call('PEXPIREAT', key, format('%d', math.ceil((s.at + ttl) / 1000)))
+      expire_at(key, s.at + ttl)
     end
   end
 

@@ -71,7 +71,7 @@ do
             newer = newer .. struct.pack('>I6I2', now % 281474976710656, granted * cost)
             recent, next_ordinal = recent + 1, granted
             if now - now % period > newest then
-              call('PEXPIREAT', key, format('%d', math.ceil((now + ttl) / 1000)))
+              call('PEXPIRE', key, format('%d', math.ceil(ttl / 1000)))
             end
             newest, last = now, now
           elseif gone > 0 then

@@ -166,7 +166,7 @@ do
               call('ZADD', key, format(uniform_cost == 1 and '-%d' or '-%d.25', stored), 'u', newest_at, quota_tag, at, name)
             end
             if now - now % period > newest then
-              call('PEXPIREAT', key, format('%d', math.ceil((now + ttl) / 1000)))
+              call('PEXPIRE', key, format('%d', math.ceil(ttl / 1000)))
             end
             newest = now
           elseif gone > 0 then

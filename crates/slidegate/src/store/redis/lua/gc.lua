@@ -97,7 +97,7 @@ local function scan_log(line)
   local s = kinds[2].load(line)
   local n = s.gone > 0 and size - kinds[2].size(s) or 0
   return s, math.max(s.before, s.pushed) + line.window, n, function()
-    call('PEXPIREAT', KEYS[3], expiry_of(s, line))
+    expire_at(KEYS[3], expiry_of(s, line))
     if not unfinished then kinds[2].save(s, line) end
     return n
   end
@@ -126,7 +126,7 @@ local function collect_count(bit, key, notes, expected)
   local endless = call('PTTL', key) == -1
   if n > 0 and s.used >= 0 then trim(key, trim_entries) end
   if endless then
-    call('PEXPIREAT', key, expiry_of(s, line))
+    expire_at(key, expiry_of(s, line))
     expiries = expiries + 1
   end
   return s, line
@@ -156,7 +156,7 @@ local function collect_notes(bit, key, s, line, other)
     if type_of(key) == 'none' then
       dropped = dropped + 1
     elseif endless then
-      call('PEXPIREAT', key, expiry_of(s, line))
+      expire_at(key, expiry_of(s, line))
       expiries = expiries + 1
     end
   end

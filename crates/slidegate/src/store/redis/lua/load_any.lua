@@ -82,9 +82,9 @@ local function read_log()
   return line_of(format('sliding-window %d', log_window), 3, 4, 2)
 end
 
--- Returns when a key with state `s` should expire, in milliseconds.
+-- Returns when a key with state `s` should expire.
 local function expiry_of(s, line)
   local ttl = line.ttl
   if line.kind > 2 then ttl = ttl + math.max(0, kinds[line.kind].reset(s, line) - line.horizon) end
-  return format('%d', math.ceil((math.max(s.at, s.newest or 0) + ttl) / 1000))
+  return math.max(s.at, s.newest or 0) + ttl
 end

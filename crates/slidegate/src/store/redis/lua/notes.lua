@@ -65,7 +65,7 @@ local function write_notes(s, line)
   call('ZADD', s.notes, unpack(s.marks))
   -- After the ZADD, so that the key is never empty: see `is_here`.
   if s.has_notes then trim_notes(s.notes, format('%d', s.last - line.window)) end
-  call('PEXPIREAT', s.notes, format('%d', math.ceil((math.max(s.at, s.newest) + line.ttl) / 1000)))
+  expire_at(s.notes, math.max(s.at, s.newest) + line.ttl)
   dropped[s.notes], s.has_notes = nil, true
 end
 

@@ -49,7 +49,7 @@ do
     if s.width ~= 8 then return struct.pack('>I6I7', at % 2 ^ 48, cost) end
     if cost > WIDE then
       call('ZADD', s.notes, format('-%d', cost), cost_name(at))
-      call('PEXPIREAT', s.notes, format('%d', math.ceil((math.max(s.at, s.newest) + line.ttl) / 1000)))
+      expire_at(s.notes, math.max(s.at, s.newest) + line.ttl)
     elseif before > WIDE then
       call('ZREM', s.notes, cost_name(at))
     end
@@ -366,7 +366,7 @@ do
       offset, i, from = offset + #piece, i + 1, 1
     end
     call('SETRANGE', s.key, '0', pack_header(s) .. string.rep('\0', BUFFER * width) .. front)
-    call('PEXPIREAT', s.key, format('%d', math.ceil((math.max(s.at, s.newest) + line.ttl) / 1000)))
+    expire_at(s.key, math.max(s.at, s.newest) + line.ttl)
     if s.fresh then call('UNLINK', s.notes) end
     s.fresh, s.has_notes = false, true
   end
@@ -439,7 +439,7 @@ do
     end
     write_header(s)
     if s.count > 0 and s.at - fmod(s.at, line.period) > s.pushed then
-      call('PEXPIREAT', s.key, format('%d', math.ceil((s.at + line.ttl) / 1000)))
+      expire_at(s.key, s.at + line.ttl)
     end
     if s.marks then write_notes(s, line) end
   end

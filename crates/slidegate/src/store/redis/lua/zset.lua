@@ -371,7 +371,7 @@ do
     end
     call('ZADD', key, unpack(members))
     dropped[key] = nil
-    if push then call('PEXPIREAT', key, format('%d', math.ceil((s.at + line.ttl) / 1000))) end
+    if push then expire_at(key, s.at + line.ttl) end
     if s.marks then write_notes(s, line) end
   end
 
@@ -490,7 +490,7 @@ do
     call('ZADD', key, write_used(s, uniform_cost), 'u', write_newest(s, s.has_notes or s.marks), s.quota_tag,
       uniform_cost == 0 and '0' or format('-%d', uniform_cost), 'm')
     if s.last > s.newest or line.slice > 0 then call('ZADD', key, format('-%d', s.last), 'l') end
-    call('PEXPIREAT', key, format('%d', math.ceil((math.max(s.at, s.newest) + line.ttl) / 1000)))
+    expire_at(key, math.max(s.at, s.newest) + line.ttl)
     if s.marks then write_notes(s, line) end
     return added
   end
