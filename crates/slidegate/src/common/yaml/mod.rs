@@ -3,12 +3,8 @@
 //! Serde stops at the first error. A file is therefore first parsed into [`Node`]s with positions, and then read field by
 //! field: a [`Reader`] collects the mistakes and continues. The server reads its part of the file with the same types.
 
+mod parse;
 mod reader;
-
-use std::fmt;
-
-use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
-use serde_saphyr::options::{DuplicateKeyPolicy, NonFiniteFloatPolicy};
 
 pub use self::reader::{Fields, Reader};
 pub use super::percent::hundredths;
@@ -43,18 +39,7 @@ impl Node {
             let message = format!("the file has {} bytes; at most {MAX_FILE} are read", text.len());
             return Err(Error::file(vec![Problem { line: 1, column: 1, message }]));
         }
-        let options = serde_saphyr::options! {
-            // Duplicate keys are reported later, together with all other mistakes.
-            duplicate_keys: DuplicateKeyPolicy::LastWins,
-            // `mode: off` is a word, not a boolean.
-            strict_booleans: true,
-            non_finite_float_policy: NonFiniteFloatPolicy::PassThrough,
-        };
-        serde_saphyr::from_str_with_options(text, options).map_err(|error| {
-            let (line, column) = error.location().map_or((1, 1), |at| (at.line(), at.column()));
-            let message = one_line(&syntax_message(&error.without_snippet().to_string()));
-            Error::file(vec![Problem { line: line.max(1), column: column.max(1), message }])
-        })
+        parse::parse(text).map_err(|problem| Error::file(vec![problem]))
     }
 
     /// Returns the field of a mapping by name, if there is one.
@@ -101,21 +86,6 @@ impl Node {
     }
 }
 
-/// Returns the message of the parser without its position.
-fn syntax_message(text: &str) -> String {
-    let line = text.lines().next().unwrap_or_default();
-    let message = line.split(" at line ").next().unwrap_or(line);
-    match message {
-        m if m.starts_with("multiple YAML documents") => {
-            "a file has one document: remove the `---`".to_owned()
-        }
-        m if m.starts_with("budget breached") => {
-            "the file is too large, too deep, or repeats itself too often".to_owned()
-        }
-        m => m.to_owned(),
-    }
-}
-
 /// Escapes control characters, so that a terminal can show a message that contains untrusted text.
 pub fn one_line(message: &str) -> String {
     let mut line = String::with_capacity(message.len());
@@ -129,84 +99,4 @@ pub fn one_line(message: &str) -> String {
 fn shorten(text: &str) -> String {
     let line: String = text.chars().take(60).flat_map(char::escape_debug).collect();
     if text.chars().nth(60).is_some() { line + "…" } else { line }
-}
-
-impl<'de> Deserialize<'de> for Node {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let spanned = serde_saphyr::Spanned::<Value>::deserialize(deserializer)?;
-        let at = spanned.referenced;
-        Ok(Node { line: at.line().max(1), column: at.column().max(1), value: spanned.value })
-    }
-}
-
-impl<'de> Deserialize<'de> for Value {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(AnyValue)
-    }
-}
-
-struct AnyValue;
-
-impl<'de> Visitor<'de> for AnyValue {
-    type Value = Value;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a YAML value")
-    }
-
-    fn visit_unit<E>(self) -> Result<Value, E> {
-        Ok(Value::Null)
-    }
-
-    fn visit_none<E>(self) -> Result<Value, E> {
-        Ok(Value::Null)
-    }
-
-    fn visit_some<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
-        deserializer.deserialize_any(AnyValue)
-    }
-
-    fn visit_bool<E>(self, b: bool) -> Result<Value, E> {
-        Ok(Value::Bool(b))
-    }
-
-    fn visit_i64<E>(self, n: i64) -> Result<Value, E> {
-        Ok(Value::Integer(n.into()))
-    }
-
-    fn visit_u64<E>(self, n: u64) -> Result<Value, E> {
-        Ok(Value::Integer(n.into()))
-    }
-
-    fn visit_i128<E>(self, n: i128) -> Result<Value, E> {
-        Ok(Value::Integer(n))
-    }
-
-    fn visit_u128<E>(self, n: u128) -> Result<Value, E> {
-        Ok(Value::Integer(i128::try_from(n).unwrap_or(i128::MAX)))
-    }
-
-    fn visit_f64<E>(self, n: f64) -> Result<Value, E> {
-        Ok(Value::Float(n))
-    }
-
-    fn visit_str<E>(self, text: &str) -> Result<Value, E> {
-        Ok(Value::Text(text.to_owned()))
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Value, A::Error> {
-        let mut list = Vec::new();
-        while let Some(item) = items.next_element()? {
-            list.push(item);
-        }
-        Ok(Value::List(list))
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Value, A::Error> {
-        let mut map = Vec::new();
-        while let Some(entry) = entries.next_entry()? {
-            map.push(entry);
-        }
-        Ok(Value::Map(map))
-    }
 }
