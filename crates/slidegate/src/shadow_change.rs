@@ -2,25 +2,13 @@
 
 use crate::{Decision, Limit, Mode};
 
-/// Difference between a decision and the decision if one of its shadow rules were enforced.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ShadowChange {
-    /// The request was allowed, and the shadow rule would have denied it.
-    NewlyDenied,
-    /// The request was denied only by the rule that this one is a shadow of, and the shadow rule would have allowed it.
-    NewlyAllowed,
-}
-
-impl ShadowChange {
-    /// All variants, in the order of their discriminants.
-    pub const ALL: [ShadowChange; 2] = [ShadowChange::NewlyDenied, ShadowChange::NewlyAllowed];
-
-    /// Returns `newly-denied` or `newly-allowed`.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            ShadowChange::NewlyDenied => "newly-denied",
-            ShadowChange::NewlyAllowed => "newly-allowed",
-        }
+crate::words! {
+    /// Difference between a decision and the decision if one of its shadow rules were enforced.
+    pub enum ShadowChange {
+        /// The request was allowed, and the shadow rule would have denied it.
+        NewlyDenied = "newly-denied",
+        /// The request was denied only by the rule that this one is a shadow of, and the shadow rule would have allowed it.
+        NewlyAllowed = "newly-allowed",
     }
 }
 

@@ -93,57 +93,31 @@ pub struct Verdicts {
     pub verdicts: SmallVec<[Verdict; 1]>,
 }
 
-/// The component that decided. If several components decided different rules of one request: the last variant, in the
-/// order of declaration, that took part.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-// As wide as the neighbouring fields of `Verdicts`: see `Outcome`.
-#[repr(u64)]
-#[non_exhaustive]
-pub enum Source {
-    /// This process: no counting or blocking rule applies, so the store was not called. See [`Decision::unmatched`](crate::Decision::unmatched).
-    NoRule,
-    /// This process: a rule blocks the request, so the store was not called.
-    Blocked,
-    /// The store.
-    #[default]
-    Store,
-    /// This process: the store has denied the key, and the request cannot fit yet.
-    DenyCache,
-    /// This process, with permits that it has taken from the store in advance.
-    Lease,
-    /// This process, with this node's share of the limit, because the store could not decide.
-    Local,
-    /// The `on_error` setting: the store could not decide, and the rule allows in that case.
-    FailOpen,
-    /// The `on_error` setting: the store could not decide, and the rule denies in that case.
-    FailClosed,
-}
-
-impl Source {
-    /// All sources, in the order of declaration.
-    pub const ALL: [Source; 8] = [
-        Source::NoRule,
-        Source::Blocked,
-        Source::Store,
-        Source::DenyCache,
-        Source::Lease,
-        Source::Local,
-        Source::FailOpen,
-        Source::FailClosed,
-    ];
-
-    /// Returns the name used in replies and metrics.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Source::NoRule => "no-rule",
-            Source::Blocked => "blocked",
-            Source::Store => "store",
-            Source::DenyCache => "deny-cache",
-            Source::Lease => "lease",
-            Source::Local => "local",
-            Source::FailOpen => "fail-open",
-            Source::FailClosed => "fail-closed",
-        }
+crate::words! {
+    /// The component that decided. If several components decided different rules of one request: the last variant, in the
+    /// order of declaration, that took part.
+    #[derive(Default, PartialOrd, Ord, Hash)]
+    // As wide as the neighbouring fields of `Verdicts`: see `Outcome`.
+    #[repr(u64)]
+    #[non_exhaustive]
+    pub enum Source {
+        /// This process: no counting or blocking rule applies, so the store was not called. See [`Decision::unmatched`](crate::Decision::unmatched).
+        NoRule = "no-rule",
+        /// This process: a rule blocks the request, so the store was not called.
+        Blocked = "blocked",
+        /// The store.
+        #[default]
+        Store = "store",
+        /// This process: the store has denied the key, and the request cannot fit yet.
+        DenyCache = "deny-cache",
+        /// This process, with permits that it has taken from the store in advance.
+        Lease = "lease",
+        /// This process, with this node's share of the limit, because the store could not decide.
+        Local = "local",
+        /// The `on_error` setting: the store could not decide, and the rule allows in that case.
+        FailOpen = "fail-open",
+        /// The `on_error` setting: the store could not decide, and the rule denies in that case.
+        FailClosed = "fail-closed",
     }
 }
 

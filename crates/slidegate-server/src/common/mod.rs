@@ -6,4 +6,3 @@ pub(crate) mod protocol;
 pub(crate) mod signals;
 pub(crate) mod timeout;
 pub(crate) mod ttl_cache;
-pub(crate) mod words;

@@ -1,8 +1,7 @@
 //! Protocols that the server speaks.
 
-use super::words::words;
 
-words! {
+slidegate::words! {
     /// Protocol of a connection. Inside TLS, a client that supports several can ask for one of them (ALPN).
     pub(crate) enum Protocol {
         /// HTTP/1.1.

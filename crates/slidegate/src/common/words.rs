@@ -10,7 +10,8 @@ pub trait Words: Copy + PartialEq + 'static {
     const WORDS: &'static [(&'static str, Self, &'static str)];
 }
 
-/// Declares an enum with a word for each variant. `as_str`, `Default` and [`Words`] derive from the declaration.
+/// Declares an enum with a word for each variant. `ALL`, the variants in their order, and `as_str` derive from the
+/// declaration; with `default`, also `Default` and [`Words`].
 #[doc(hidden)]
 #[macro_export]
 macro_rules! words {
@@ -20,18 +21,11 @@ macro_rules! words {
             $( $(#[doc = $word_doc:literal])* $variant:ident = $word:literal, )*
         }
     ) => {
-        $(#[doc = $doc])*
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-        $visibility enum $name {
-            $( $(#[doc = $word_doc])* $variant, )*
-        }
-
-        impl $name {
-            /// Returns the name used in files and replies.
-            pub const fn as_str(self) -> &'static str {
-                match self {
-                    $( $name::$variant => $word, )*
-                }
+        $crate::words! {
+            $(#[doc = $doc])*
+            #[derive(Hash)]
+            $visibility enum $name {
+                $( $(#[doc = $word_doc])* $variant = $word, )*
             }
         }
 
@@ -46,6 +40,28 @@ macro_rules! words {
             const DOC: &'static str = concat!("" $(, $doc)*);
             const WORDS: &'static [(&'static str, Self, &'static str)] =
                 &[$( ($word, $name::$variant, concat!("" $(, $word_doc)*)) ),*];
+        }
+    };
+    (
+        $(#[$meta:meta])*
+        $visibility:vis enum $name:ident { $( $(#[$word_meta:meta])* $variant:ident = $word:literal, )* }
+    ) => {
+        $(#[$meta])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        $visibility enum $name {
+            $( $(#[$word_meta])* $variant, )*
+        }
+
+        impl $name {
+            /// All variants, in the order of their declaration.
+            pub const ALL: [$name; [$($word),*].len()] = [$($name::$variant),*];
+
+            /// Returns the word used in files, replies and metrics.
+            pub const fn as_str(self) -> &'static str {
+                match self {
+                    $( $name::$variant => $word, )*
+                }
+            }
         }
     };
 }

@@ -16,11 +16,10 @@ use super::response::BufferedResponse;
 use super::route::Route;
 use super::{MAX_BATCH_BODY, MAX_BODY, Shared, acquire, explain, release, report, settle};
 use crate::common::protocol::Protocol;
-use crate::common::words::words;
 use crate::telemetry::stats::Instrumented;
 use crate::telemetry::trace::TraceContext;
 
-words! {
+slidegate::words! {
     /// Operation with a JSON body: a `POST` to a path, which is its word. The most frequent call is first, because
     /// calls are found by a search from the start.
     pub(super) enum Call {
@@ -63,8 +62,8 @@ impl Call {
     pub(super) async fn answer(self, request: CallRequest<'_>) -> BufferedResponse {
         let answer = match self {
             Call::Acquire => acquire::acquire(request).await,
-            Call::Peek => acquire::peek(request).await,
             // Boxed, so that connections that never use these calls need not hold the memory for them.
+            Call::Peek => Box::pin(acquire::peek(request)).await,
             Call::AcquireBatch => Box::pin(acquire::batch(request)).await,
             Call::Explain => Box::pin(explain::explain(request)).await,
             Call::Settle => Box::pin(settle::settle(request)).await,

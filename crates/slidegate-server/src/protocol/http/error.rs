@@ -10,27 +10,45 @@ use slidegate::Error;
 
 use super::response::{BufferedResponse, json};
 
-/// Machine-readable error code.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-#[schemars(rename = "ErrorCode")]
-pub(super) enum Code {
-    InvalidJson,
-    InvalidRequest,
-    InvalidRules,
-    InvalidKey,
-    PermitsExceedLimit,
-    Unauthorized,
-    Forbidden,
-    CrossOrigin,
-    UntrustedProxy,
-    NotFound,
-    NoSuchKey,
-    MethodNotAllowed,
-    Timeout,
-    TooLarge,
-    UnsupportedMediaType,
-    Unavailable,
+/// Declares the error codes: name, HTTP status, description.
+macro_rules! codes {
+    ($($name:ident = $status:ident, $description:literal;)+) => {
+        /// Machine-readable error code.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+        #[serde(rename_all = "snake_case")]
+        #[schemars(rename = "ErrorCode")]
+        pub(super) enum Code {
+            $($name,)+
+        }
+
+        impl Code {
+            /// Returns the HTTP status of the code, and its description.
+            pub(super) fn status_and_description(self) -> (StatusCode, &'static str) {
+                match self {
+                    $(Code::$name => (StatusCode::$status, $description),)+
+                }
+            }
+        }
+    };
+}
+
+codes! {
+    InvalidJson = BAD_REQUEST, "the body is not valid JSON for this operation";
+    InvalidRequest = BAD_REQUEST, "a field of the request is invalid";
+    InvalidRules = BAD_REQUEST, "the rules have mistakes: the message lists all of them";
+    InvalidKey = BAD_REQUEST, "the key is invalid";
+    PermitsExceedLimit = BAD_REQUEST, "permits is larger than the limit";
+    Unauthorized = UNAUTHORIZED, "the token is missing or wrong";
+    Forbidden = FORBIDDEN, "this listener does not accept changes; the message says which one does";
+    CrossOrigin = FORBIDDEN, "a web page of another origin may not charge or change without a token";
+    UntrustedProxy = FORBIDDEN, "the peer is not one of the trusted proxies";
+    NotFound = NOT_FOUND, "the path does not exist";
+    NoSuchKey = NOT_FOUND, "the key has no count";
+    MethodNotAllowed = METHOD_NOT_ALLOWED, "the path does not accept this method; see `Allow`";
+    Timeout = REQUEST_TIMEOUT, "the request took too long to arrive";
+    TooLarge = PAYLOAD_TOO_LARGE, "the body is too large";
+    UnsupportedMediaType = UNSUPPORTED_MEDIA_TYPE, "content-type is not application/json";
+    Unavailable = SERVICE_UNAVAILABLE, "the store or the rules cannot be reached";
 }
 
 /// Errors of an operation that takes a body and calls the store.
@@ -42,44 +60,6 @@ pub(super) const BODY_ERRORS: [Code; 6] = [
     Code::UnsupportedMediaType,
     Code::Unavailable,
 ];
-
-impl Code {
-    /// Returns the HTTP status of the code, and its description.
-    pub(super) fn status_and_description(self) -> (StatusCode, &'static str) {
-        match self {
-            Code::InvalidJson => (StatusCode::BAD_REQUEST, "the body is not valid JSON for this operation"),
-            Code::InvalidRequest => (StatusCode::BAD_REQUEST, "a field of the request is invalid"),
-            Code::InvalidRules => {
-                (StatusCode::BAD_REQUEST, "the rules have mistakes: the message lists all of them")
-            }
-            Code::InvalidKey => (StatusCode::BAD_REQUEST, "the key is invalid"),
-            Code::PermitsExceedLimit => (StatusCode::BAD_REQUEST, "permits is larger than the limit"),
-            Code::Unauthorized => (StatusCode::UNAUTHORIZED, "the token is missing or wrong"),
-            Code::Forbidden => (
-                StatusCode::FORBIDDEN,
-                "this listener does not accept changes; the message says which one does",
-            ),
-            Code::CrossOrigin => (
-                StatusCode::FORBIDDEN,
-                "a web page of another origin may not charge or change without a token",
-            ),
-            Code::UntrustedProxy => (StatusCode::FORBIDDEN, "the peer is not one of the trusted proxies"),
-            Code::NotFound => (StatusCode::NOT_FOUND, "the path does not exist"),
-            Code::NoSuchKey => (StatusCode::NOT_FOUND, "the key has no count"),
-            Code::MethodNotAllowed => {
-                (StatusCode::METHOD_NOT_ALLOWED, "the path does not accept this method; see `Allow`")
-            }
-            Code::Timeout => (StatusCode::REQUEST_TIMEOUT, "the request took too long to arrive"),
-            Code::TooLarge => (StatusCode::PAYLOAD_TOO_LARGE, "the body is too large"),
-            Code::UnsupportedMediaType => {
-                (StatusCode::UNSUPPORTED_MEDIA_TYPE, "content-type is not application/json")
-            }
-            Code::Unavailable => {
-                (StatusCode::SERVICE_UNAVAILABLE, "the store or the rules cannot be reached")
-            }
-        }
-    }
-}
 
 /// Error response: `{"error":{"code","message"}}` and its status.
 #[derive(Debug)]

@@ -6,7 +6,6 @@ use slidegate::{Micros, ShadowChange, Source};
 
 use super::follow_up::{FollowUp, FollowUpCounters};
 use crate::common::protocol::Protocol;
-use crate::common::words::words;
 
 const SOURCES: usize = Source::ALL.len();
 const PROTOCOLS: usize = Protocol::ALL.len();
@@ -88,7 +87,7 @@ impl Durations {
     }
 }
 
-words! {
+slidegate::words! {
     /// Reason why a request was not decided.
     pub(crate) enum Failure {
         /// The request is invalid.
@@ -178,7 +177,7 @@ impl KeySampler {
     }
 }
 
-words! {
+slidegate::words! {
     /// Verdict of a rule on a request.
     pub(crate) enum RuleVerdict {
         /// The rule had room; another rule may have denied.

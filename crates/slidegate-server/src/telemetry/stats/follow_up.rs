@@ -8,10 +8,9 @@ use slidegate::{Error, Micros, Request, Reservation, Settled};
 use super::counters::{DurationCounters, Durations};
 use super::{DecisionStats, Instrumented, shard};
 use crate::common::protocol::Protocol;
-use crate::common::words::words;
 use crate::telemetry::trace::DecisionSpan;
 
-words! {
+slidegate::words! {
     /// Call about an earlier decision.
     pub(crate) enum FollowUp {
         Settle = "settle",
@@ -21,7 +20,7 @@ words! {
     }
 }
 
-words! {
+slidegate::words! {
     /// Result of a follow-up.
     pub(crate) enum FollowUpOutcome {
         /// The admission was corrected, or a rule uses the report.

@@ -39,7 +39,6 @@ pub(crate) use self::shadow_diff::Shadow;
 use self::unmatched::UnmatchedLog;
 use super::capture::Recorder;
 use crate::common::protocol::Protocol;
-use crate::common::words::words;
 use crate::store::AnyStore;
 
 /// Approximate number of keys that each core samples per second.
@@ -64,7 +63,7 @@ pub(crate) struct DecisionStats {
     shed: [[AtomicU64; Shed::ALL.len()]; Protocol::ALL.len()],
 }
 
-words! {
+slidegate::words! {
     /// Reason why the server closed a connection whose client did nothing wrong but use resources.
     pub(crate) enum Shed {
         /// The client address has as many connections as one address may have.

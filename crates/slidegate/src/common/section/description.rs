@@ -1,0 +1,121 @@
+//! Sections, fields and their types as data: for schemas, messages and the reference page.
+
+use crate::Micros;
+use crate::common::words::Words;
+
+/// Declaration of one field, without its type.
+#[derive(Clone, Copy, Debug)]
+pub struct Terms {
+    /// Name in the file.
+    pub name: &'static str,
+    /// One line of documentation.
+    pub doc: &'static str,
+    /// True if the section is invalid without the field.
+    pub required: bool,
+    /// Smallest and largest value: microseconds of a length of time, hundredths of a percentage or a number.
+    pub bounds: Option<(u64, u64)>,
+    /// Regular expression of a text.
+    pub pattern: Option<&'static str>,
+    /// True if a text or a list must not be empty.
+    pub nonempty: bool,
+    /// Name of one item of a list in messages.
+    pub item: Option<&'static str>,
+    /// Default as the file would have it, if the default of the struct does not show it.
+    pub default: Option<&'static str>,
+    /// Another field, without which this one has no meaning.
+    pub belongs_to: Option<&'static str>,
+    /// Value for the reference page.
+    pub example: Option<&'static str>,
+}
+
+/// Methods that set one field of [`Terms`].
+macro_rules! setters {
+    ($($method:ident($($argument:ident: $type:ty),*) sets $field:ident to $value:expr;)*) => { $(
+        #[allow(missing_docs, reason = "the field has the documentation")]
+        pub const fn $method(self $(, $argument: $type)*) -> Self {
+            Terms { $field: $value, ..self }
+        }
+    )* };
+}
+
+impl Terms {
+    /// Creates the terms of an optional field.
+    pub const fn new(name: &'static str, doc: &'static str) -> Self {
+        let (bounds, pattern, item, default, belongs_to, example) = (None, None, None, None, None, None);
+        let (required, nonempty) = (false, false);
+        Terms { name, doc, required, bounds, pattern, nonempty, item, default, belongs_to, example }
+    }
+
+    setters! {
+        required() sets required to true;
+        between(min: u64, max: u64) sets bounds to Some((min, max));
+        lasting(min: Micros, max: Micros) sets bounds to Some((min.get(), max.get()));
+        like(pattern: &'static str) sets pattern to Some(pattern);
+        nonempty() sets nonempty to true;
+        of(item: &'static str) sets item to Some(item);
+        by_default(text: &'static str) sets default to Some(text);
+        belongs_to(field: &'static str) sets belongs_to to Some(field);
+        example(text: &'static str) sets example to Some(text);
+    }
+}
+
+/// Type of a field, as data.
+#[derive(Clone, Debug)]
+pub enum Kind {
+    /// `true` or `false`.
+    Flag,
+    /// A whole number and its bounds.
+    Whole(u64, u64),
+    /// A number in hundredths, and its bounds.
+    Number(u64, u64),
+    /// A text.
+    Text,
+    /// A length of time, and its bounds.
+    Time(Option<(Micros, Micros)>),
+    /// A percentage in hundredths, and its bounds.
+    Percent(Option<(u64, u64)>),
+    /// One of several words.
+    Words(Vocabulary),
+    /// A list; true if it must not be empty.
+    List(Box<Kind>, bool),
+    /// A mapping with names that the user chooses.
+    Map(Box<Kind>),
+    /// A mapping with known fields.
+    Section(Description),
+    /// One of several types, with the name of the union.
+    Union(&'static str, Vec<Kind>),
+    /// A value that is not read.
+    Any,
+}
+
+/// Words and their meaning.
+#[derive(Clone, Debug)]
+pub struct Vocabulary {
+    /// Name of the type.
+    pub name: &'static str,
+    /// One line of documentation.
+    pub doc: &'static str,
+    /// Each word, and one line of documentation.
+    pub words: Vec<(&'static str, &'static str)>,
+}
+
+impl Vocabulary {
+    /// Returns the words of an enum.
+    pub fn of<T: Words>() -> Self {
+        let words = T::WORDS.iter().map(|(word, _, doc)| (*word, *doc)).collect();
+        Vocabulary { name: T::NAME, doc: T::DOC, words }
+    }
+}
+
+/// Section as data.
+#[derive(Clone, Debug)]
+pub struct Description {
+    /// Name of the section in the JSON Schema.
+    pub title: &'static str,
+    /// Documentation.
+    pub doc: &'static str,
+    /// Fields, their types and defaults.
+    pub fields: Vec<(Terms, Kind, Option<String>)>,
+    /// Sets of fields, of which exactly one is given.
+    pub one_of: &'static [&'static [&'static str]],
+}
