@@ -286,7 +286,7 @@ fn invalid_options_are_rejected_before_the_run() {
         (&["--timeout", "0s"], "--timeout must be between 1ms and 1d, not 0s".into()),
         (&["--keys", "1", "--distribution", "zipf"], "zipf needs at least 2 keys".into()),
         (&["--keys", "2", "--distribution", "one"], "--distribution one has one key, not 2".into()),
-        (&["--skew", "2"], "--skew goes with --distribution zipf".into()),
+        (&["--skew", "2"], "--skew needs --distribution zipf".into()),
         (&["--skew", "11", "--distribution", "zipf"], "--skew must be between 0 and 10, not 11".into()),
         (&["--skew", "NaN", "--distribution", "zipf"], "--skew must be between 0 and 10, not NaN".into()),
     ] {

@@ -372,7 +372,7 @@ const COMMANDS: &[(&[&str], &str)] = &[
     ),
     (
         &["acquire", "--limit", "5", "a=b"],
-        "slidegate: --limit and --window go with --resource; the server's rules limit attributes",
+        "slidegate: --limit and --window need --resource; attributes are limited by the server's rules",
     ),
     (
         &["acquire", "--url", "http://127.0.0.1:1", "a=b"],
