@@ -31,11 +31,11 @@ const FINISH_TIMEOUT: Duration = Duration::from_secs(2);
 #[derive(Debug, Args)]
 #[command(next_help_heading = "OpenTelemetry")]
 pub(crate) struct ExportArgs {
-    /// Send a span of every decision to this collector, by OTLP over gRPC, such as http://127.0.0.1:4317
+    /// Export a span of every decision to this collector, with OTLP over gRPC, such as http://127.0.0.1:4317
     /// [env: OTEL_EXPORTER_OTLP_ENDPOINT]
     #[arg(long, value_name = "URL", value_parser = endpoint)]
     otlp: Option<String>,
-    /// The share of traces that is sent, from 0 to 1, where the caller has not decided that already [default: 1]
+    /// Fraction of the traces to export, from 0 to 1, unless the caller's traceparent decides [default: 1]
     #[arg(long, value_name = "SHARE", value_parser = share)]
     otlp_ratio: Option<f64>,
 }
