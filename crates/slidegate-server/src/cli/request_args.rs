@@ -47,9 +47,8 @@ pub(crate) struct RequestArgs {
 impl RequestArgs {
     fn attributes(&self) -> Result<Vec<(&str, &str)>, String> {
         if self.limit.is_some() || self.window.is_some() {
-            return Err(
-                "--limit and --window need --resource; attributes are limited by the server's rules".to_owned()
-            );
+            return Err("--limit and --window need --resource; attributes are limited by the server's rules"
+                .to_owned());
         }
         let mut attributes: Vec<(&str, &str)> = Vec::new();
         for text in &self.attributes {
@@ -116,7 +115,7 @@ pub(crate) fn post<T: DeserializeOwned>(
     let target = format!("{}/v1/{operation}", url.trim_end_matches('/'));
     let runtime = Builder::new_current_thread().enable_all().build().map_err(|error| error.to_string())?;
     let response = runtime.block_on(async { timeout(TIMEOUT, send(url, operation, body)).await });
-    let response = response.unwrap_or_else(|_| Err(format!("nothing within {} s", TIMEOUT.as_secs())));
+    let response = response.unwrap_or_else(|_| Err(format!("no response within {} s", TIMEOUT.as_secs())));
     let bytes = response.map_err(|error| format!("no answer from {target}: {error}"))?;
     let not_slidegate = |_| format!("{target} is not a Slidegate server");
     let answer: Value = serde_json::from_slice(&bytes).map_err(not_slidegate)?;

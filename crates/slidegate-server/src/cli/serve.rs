@@ -211,11 +211,11 @@ fn secrets(what: &str, variable: &str, file: Option<&Path>) -> Result<Vec<String
     let mut texts: Vec<String> = Vec::new();
     match std::env::var(variable) {
         Ok(text) if text.trim().is_empty() => {
-            return Err(format!("{variable} is empty: give a {what}, or unset it"));
+            return Err(format!("{variable} is empty: set a {what}, or unset the variable"));
         }
         Ok(text) => texts.push(text.trim().to_owned()),
         Err(VarError::NotPresent) => {}
-        Err(VarError::NotUnicode(_)) => return Err(format!("{variable} must be text")),
+        Err(VarError::NotUnicode(_)) => return Err(format!("{variable} must be UTF-8")),
     }
     if let Some(path) = file {
         let name = path.display();

@@ -205,7 +205,7 @@ pub(crate) const REQUESTS: &[(&str, &str, u16, &str, &str)] = &[
         r#"{"attributes":{"user":"a"},"limit":5}"#,
         400,
         "invalid_request",
-        "`limit` and `window` go with `resource`; the rules limit `attributes`",
+        "`limit` and `window` need `resource`; `attributes` are limited by the rules",
     ),
     (
         "/v1/acquire",

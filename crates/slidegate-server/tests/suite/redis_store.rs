@@ -249,7 +249,7 @@ const BROKEN: &[(&str, &str)] = &[
     ),
     (
         "redis: { url: \"redis://a\", cluster: [\"redis://b\"] }",
-        "1:37: redis has `url` already: give that or `cluster`, not both",
+        "1:37: `redis` has both `url` and `cluster`: set only one of them",
     ),
     ("redis: { cluster: redis://a }", "1:19: cluster must be a list, not a text"),
     ("redis: { cluster: [] }", "1:8: cluster must name 1 to 1000 urls, not 0"),

@@ -113,7 +113,7 @@ impl Quota {
     pub fn with_warm_up(self, warm_up: WarmUp) -> Result<Self, Error> {
         if self.algorithm.refills() {
             return Err(Error::invalid(
-                "`warm-up` does not go with algorithm: token-bucket, whose burst is what may come at once",
+                "`warm-up` cannot be combined with algorithm: token-bucket: use `burst` instead",
             ));
         }
         Ok(Quota { warm_up: Some(warm_up.for_horizon(self.horizon())?), ..self })

@@ -361,7 +361,7 @@ impl Rule {
 /// Rejects `count: attempts` for `concurrency`, because a denied request holds no permits.
 pub(super) fn check_held(quota: &Quota) -> Result<(), Error> {
     if quota.is_held() && quota.count() == Count::Attempts {
-        return Err(Error::invalid("`count: attempts` does not go with algorithm: concurrency"));
+        return Err(Error::invalid("`count: attempts` cannot be combined with algorithm: concurrency"));
     }
     Ok(())
 }

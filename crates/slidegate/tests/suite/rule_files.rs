@@ -311,7 +311,7 @@ const BROKEN: &[(&str, &str)] = &[
     ),
     (
         "rules:\n  - { name: a, limit: 1, window: 1s, algorithm: token-bucket, warm-up: { from: 20%, over: 30s } }",
-        "2:72: `warm-up` does not go with algorithm: token-bucket, whose burst is what may come at once",
+        "2:72: `warm-up` cannot be combined with algorithm: token-bucket: use `burst` instead",
     ),
     (
         "rules:\n  - { name: a, limit: 1, window: 1s, warm-up: { from: 20%, over: 30s }, lease: { permits: 10, ttl: 100ms } }",
@@ -319,7 +319,7 @@ const BROKEN: &[(&str, &str)] = &[
     ),
     (
         "rules:\n  - { name: a, limit: 1, window: 1s, algorithm: concurrency, count: attempts }",
-        "2:69: `count: attempts` does not go with algorithm: concurrency",
+        "2:69: `count: attempts` cannot be combined with algorithm: concurrency",
     ),
     (
         "rules:\n  - { name: a, limit: 1, window: 1s, algorithm: concurrency, encoding: packed }",
@@ -504,15 +504,15 @@ rules: []",
     (
         "rules:
   - { name: a, unlimited: true, limit: 5, window: 1s, overrides: [], code: 5 }",
-        "2:40: `limit` does not go with `unlimited: true`
-2:51: `window` does not go with `unlimited: true`
-2:66: `overrides` does not go with `unlimited: true`
-2:76: `code` does not go with `unlimited: true`",
+        "2:40: `limit` cannot be combined with `unlimited: true`
+2:51: `window` cannot be combined with `unlimited: true`
+2:66: `overrides` cannot be combined with `unlimited: true`
+2:76: `code` cannot be combined with `unlimited: true`",
     ),
     (
         "rules:
   - { name: a, blocked: true, lease: 5, mode: shadow, code: 5 }",
-        "2:38: `lease` does not go with `blocked: true`
+        "2:38: `lease` cannot be combined with `blocked: true`
 2:38: lease must be a mapping, not 5
 2:47: a blocked rule counts nothing that a shadow could show: mode must be enforce or off",
     ),
@@ -561,7 +561,7 @@ rules: []",
         r#"2:49: shadow-of names `b`, which is no rule
 3:49: `shadow-of` is for rules that only watch: mode must be shadow or off
 4:49: rule `d` cannot be a shadow of itself
-5:44: `shadow-of` does not go with `unlimited: true`
+5:44: `shadow-of` cannot be combined with `unlimited: true`
 6:49: shadow-of must be text, not a list
 7:58: mode must be one of enforce, shadow, off, not "maybe""#,
     ),
@@ -633,7 +633,7 @@ rules: []",
     ),
     (
         "rules:\n  - { name: a, unlimited: true, adaptive: {} }",
-        "2:43: `adaptive` does not go with `unlimited: true`",
+        "2:43: `adaptive` cannot be combined with `unlimited: true`",
     ),
 ];
 

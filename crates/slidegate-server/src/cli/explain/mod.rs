@@ -58,7 +58,7 @@ fn by_server(request: &RequestArgs) -> Result<ExplanationBody, String> {
 fn by_file(file: &std::path::Path, request: &RequestArgs) -> Result<ExplanationBody, String> {
     let rules = load(file)?.rules;
     if !rules.is_known() {
-        return Err(format!("the rules of {} are in Redis: use --url to ask a server", file.display()));
+        return Err(format!("the rules of {} are in Redis: use --url to call a server", file.display()));
     }
     let limiter = Limiter::new(AnyStore::Memory(MemoryStore::new()), rules);
     let runtime = tokio::runtime::Builder::new_current_thread().build();

@@ -98,7 +98,10 @@ pub(super) fn route() -> Route {
 async fn record(State(app): State<Shared>, body: JsonBytes) -> Result<Response, ApiError> {
     let (sample, bounds) = read_json::<RecordBody>(body.as_slice())?.check()?;
     let reel = app.stats.recorder.start(sample, bounds).ok_or_else(|| {
-        ApiError::new(Code::Unavailable, "as much is recorded as may be: end another recording, or try again")
+        ApiError::new(
+            Code::Unavailable,
+            "too many recordings are in progress: end another recording, or try again later",
+        )
     })?;
     let lines = Body::from_stream(stream::unfold(reel, next));
     Ok(([(header::CONTENT_TYPE, NDJSON)], lines).into_response())

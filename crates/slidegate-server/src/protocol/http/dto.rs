@@ -168,7 +168,7 @@ impl AcquireBody<'_> {
             (Some(attributes), None) => {
                 if self.limit.is_some() || self.window.is_some() {
                     return Err(Error::invalid(
-                        "`limit` and `window` go with `resource`; the rules limit `attributes`",
+                        "`limit` and `window` need `resource`; `attributes` are limited by the rules",
                     ));
                 }
                 slidegate::Request::new(attributes.pairs())

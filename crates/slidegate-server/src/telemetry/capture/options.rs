@@ -75,7 +75,7 @@ fn read_bytes(text: &str) -> Result<u64, String> {
 fn read_time(text: &str) -> Result<Duration, String> {
     let time: Micros =
         text.parse().map_err(|_| "must be a length of time such as 30s, 10m or 1h".to_owned())?;
-    if time == Micros::ZERO { Err("must be longer than nothing".to_owned()) } else { Ok(time.into()) }
+    if time == Micros::ZERO { Err("must be greater than zero".to_owned()) } else { Ok(time.into()) }
 }
 
 #[cfg(test)]

@@ -50,7 +50,7 @@ fn algorithm_that_conflicts_with_a_rule_is_reported() {
     let says = denial(&bench.run(&[&ZIPF[..], &["--algorithms", "token-bucket"]].concat()));
     assert_eq!(
         says,
-        "rule `a` as token-bucket: `warm-up` does not go with algorithm: token-bucket, whose burst is what may come at once"
+        "rule `a` as token-bucket: `warm-up` cannot be combined with algorithm: token-bucket: use `burst` instead"
     );
 }
 

@@ -228,7 +228,7 @@ fn read_kind(given: &Given<'_, RuleFile>, reader: &mut Reader) -> Option<RuleKin
     };
     for Terms { name, .. } in RuleFile::TERMS.iter().filter(belongs_to_limit) {
         if let Some(node) = given.fields.get(name) {
-            reader.problem(node, format!("`{name}` does not go with `{word}: true`"));
+            reader.problem(node, format!("`{name}` cannot be combined with `{word}: true`"));
         }
     }
     Some(kind)
