@@ -1,4 +1,4 @@
-// Where the counts are, and how that is.
+// State of the store.
 
 import { $, attribute, el, meter, text } from "./dom.js";
 import { bytes, clock, count, many, micros, share } from "./words.js";

@@ -266,7 +266,7 @@ fn invalid_options_are_rejected_before_the_run() {
         (&["--store", &no_redis], format!("Redis at 127.0.0.1:{free} cannot be reached")),
         (&["--url", "https://x"], "`https://x` is not an address such as http://127.0.0.1:8080".into()),
         (&["--url", "nonsense"], "`nonsense` is not an address such as http://127.0.0.1:8080".into()),
-        (&["--url", &elsewhere], format!("{elsewhere} answers 404: there is nothing here")),
+        (&["--url", &elsewhere], format!("{elsewhere} answers 404: unknown path")),
         (
             &["--url", &alive, "--limit", "1000000"],
             format!("{alive} answers 400: limit must be between 1 and 100000, not 1000000"),

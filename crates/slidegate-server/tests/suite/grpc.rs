@@ -319,22 +319,22 @@ fn invalid_descriptors_are_rejected() {
         (status.code(), status.message().to_owned())
     };
     let invalid = |message: &str| (tonic::Code::InvalidArgument, message.to_owned());
-    assert_eq!(denied(rate_limit_request("", &[&[("user", "x")]])), invalid("domain is empty"));
+    assert_eq!(denied(rate_limit_request("", &[&[("user", "x")]])), invalid("domain must not be empty"));
     assert_eq!(
         denied(rate_limit_request("shop", &[])),
-        invalid("a request needs 1 to 64 descriptors, and has 0")
+        invalid("a request must have 1 to 64 descriptors, not 0")
     );
     let many = vec![[("user", "x")].as_slice(); 65];
     assert_eq!(
         denied(rate_limit_request("shop", &many)),
-        invalid("a request needs 1 to 64 descriptors, and has 65")
+        invalid("a request must have 1 to 64 descriptors, not 65")
     );
     let entries = vec![("user", "x"); 32];
     let message = "descriptors[1] has 32 entries; 31 are accepted";
     assert_eq!(denied(rate_limit_request("shop", &[&[], &entries])), invalid(message));
     let mut negative = rate_limit_request("shop", &[&[("user", "x")]]);
     negative.descriptors[0].is_negative_hits = true;
-    let message = "descriptors[0].is_negative_hits is not supported: nothing is given back this way";
+    let message = "descriptors[0].is_negative_hits is not supported: refund with `settle` over HTTP";
     assert_eq!(denied(negative), invalid(message));
     assert_eq!(denied(rate_limit_request("shop", &[&[("no spaces", "x")]])).0, tonic::Code::InvalidArgument);
     let twice = rate_limit_request("shop", &[&[("a.2", "x"), ("a", "x"), ("a", "x")]]);

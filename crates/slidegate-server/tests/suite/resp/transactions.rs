@@ -81,8 +81,8 @@ fn invalid_command_aborts_the_transaction() {
         ("NOSUCH", "ERR unknown command 'NOSUCH'"),
         ("WATCH k", "ERR WATCH inside MULTI is not allowed"),
         ("UNWATCH", "ERR UNWATCH inside MULTI is not allowed"),
-        ("AUTH x", "ERR AUTH cannot be queued like this in a transaction"),
-        ("ECHO", "ERR ECHO cannot be queued like this in a transaction"),
+        ("AUTH x", "ERR AUTH cannot be queued in a transaction with these arguments"),
+        ("ECHO", "ERR ECHO cannot be queued in a transaction with these arguments"),
     ] {
         let mut client = server.client();
         client.send(&["MULTI", ACQUIRE, bad, ACQUIRE, "EXEC", "EXEC"].map(encode).concat());
