@@ -350,7 +350,7 @@ fn recording_needs_a_token_and_is_bounded() {
         assert!(error.contains(message), "{body}: {error}");
     }
     let many = json!({ "by": vec!["a"; 33] }).to_string();
-    assert_eq!(admin(&server, &many), (400, "`by` may name 32 attributes, not 33".to_owned()));
+    assert_eq!(admin(&server, &many), (400, "`by` may name at most 32 attributes, not 33".to_owned()));
     let all: Vec<Lines> = (0..4).map(|_| Lines::of(&server, r#"{"seconds":3600}"#)).collect();
     let (status, error) = admin(&server, "{}");
     let expected = "too many recordings are in progress: end another recording, or try again later";

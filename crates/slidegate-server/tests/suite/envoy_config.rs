@@ -405,7 +405,7 @@ async fn random_trees_agree_with_the_reference_walk() {
 const BROKEN: &[(&str, &str)] = &[
     ("descriptors: []", "limits.yaml:1:1: the file needs `domain`"),
     ("domain: \"\"", "limits.yaml:1:9: domain must not be empty, nor end in `*`"),
-    ("domain: d\nlimits: []", "limits.yaml:2:1: unknown field `limits` in the file: it may have `domain`, `descriptors`"),
+    ("domain: d\nlimits: []", "limits.yaml:2:1: unknown field `limits` in the file: the fields are `domain`, `descriptors`"),
     (
         "domain: d
 descriptors:
@@ -416,7 +416,7 @@ descriptors:
   - { key: a }",
         "limits.yaml:3:5: a descriptor needs `key`
 limits.yaml:4:12: an attribute name must be 1 to 64 letters, digits or any of `_-.`
-limits.yaml:5:15: unknown field `quota_mode` in a descriptor: it may have `key`, `value`, `rate_limit`, `descriptors`, `shadow_mode`, `detailed_metric`, `value_to_metric`, `share_threshold`
+limits.yaml:5:15: unknown field `quota_mode` in a descriptor: the fields are `key`, `value`, `rate_limit`, `descriptors`, `shadow_mode`, `detailed_metric`, `value_to_metric`, `share_threshold`
 limits.yaml:6:5: share_threshold needs a value that ends in `*`
 limits.yaml:7:5: another descriptor at this level is `a` too",
     ),
@@ -432,7 +432,7 @@ descriptors:
 limits.yaml:3:65: requests_per_unit must be a whole number, not -1
 limits.yaml:4:27: rate_limit needs `unit`
 limits.yaml:5:27: rate_limit needs `requests_per_unit`
-limits.yaml:5:40: unknown field `unit_multiplier` in rate_limit: it may have `unit`, `requests_per_unit`, `unlimited`, `name`, `replaces`
+limits.yaml:5:40: unknown field `unit_multiplier` in rate_limit: the fields are `unit`, `requests_per_unit`, `unlimited`, `name`, `replaces`
 limits.yaml:6:52: `unit` cannot be combined with `unlimited: true`
 limits.yaml:7:74: `x` cannot replace itself
 limits.yaml:7:79: an entry of `replaces` needs `name`

@@ -210,8 +210,8 @@ fn text_output_is_readable() {
         "guests (shadow): would deny",
         "do not apply:",
         "  off: it is off",
-        "  user: it counts by `user`, and the request has none",
-        "  staff: `match` wants `plan` to be staff, and the request has none",
+        "  user: the key needs `user`, but the request has none",
+        "  staff: `match` needs `plan` to be staff, but the request has none",
     ] {
         assert!(text.lines().any(|other| other == line), "{line} is not in:\n{text}");
     }
@@ -223,7 +223,7 @@ fn text_output_is_readable() {
     assert!(printed(&never).starts_with(expected), "{}", printed(&never));
     // A value is shown, never obeyed.
     let odd = printed(&command(&["--url", &url, "api=\u{1b}[31mred\nline"]));
-    assert!(odd.contains(r"and it is \u{1b}[31mred\nline"), "{odd}");
+    assert!(odd.contains(r"but it is \u{1b}[31mred\nline"), "{odd}");
     assert!(!odd.contains('\u{1b}'));
 }
 

@@ -75,7 +75,7 @@ pub(crate) const REQUESTS: &[(&str, &str, u16, &str, &str)] = &[
         r#"{"attributes":{"api":"/chat","user":"a"},"permits":10001}"#,
         400,
         "permits_exceed_limit",
-        "10001 permits can never pass rule `llm-tokens`: its limit is 10000",
+        "10001 permits exceed the limit of rule `llm-tokens`, which is 10000: waiting does not help",
     ),
     (
         "/v1/acquire",
@@ -124,7 +124,7 @@ pub(crate) const REQUESTS: &[(&str, &str, u16, &str, &str)] = &[
         r#"{"attributes":{"user":""}}"#,
         400,
         "invalid_request",
-        "attribute `user` is empty: leave it out if there is none",
+        "attribute `user` is empty: leave it out instead",
     ),
     (
         "/v1/acquire",
@@ -194,7 +194,7 @@ pub(crate) const REQUESTS: &[(&str, &str, u16, &str, &str)] = &[
         r#"{"resource":""}"#,
         400,
         "invalid_request",
-        "`resource` is empty: leave it out if there is none",
+        "`resource` is empty: leave it out instead",
     ),
     (
         "/v1/acquire",
@@ -250,14 +250,14 @@ pub(crate) const REQUESTS: &[(&str, &str, u16, &str, &str)] = &[
         r#"{"resource":"a","limit":5,"permits":6}"#,
         400,
         "permits_exceed_limit",
-        "6 permits can never pass rule `ad-hoc`: its limit is 5",
+        "6 permits exceed the limit of rule `ad-hoc`, which is 5: waiting does not help",
     ),
     (
         "/v1/peek",
         r#"{"attributes":{"user":""}}"#,
         400,
         "invalid_request",
-        "attribute `user` is empty: leave it out if there is none",
+        "attribute `user` is empty: leave it out instead",
     ),
     ("/v1/acquire/batch", "[]", 400, "invalid_json", "the body must be an object, not a list"),
     (
@@ -287,21 +287,21 @@ pub(crate) const REQUESTS: &[(&str, &str, u16, &str, &str)] = &[
         r#"{"reservation":"","permits":0}"#,
         400,
         "invalid_request",
-        "reservation is not one that was given out: send it back as it was received",
+        "invalid reservation: send it exactly as it was received",
     ),
     (
         "/v1/settle",
         r#"{"reservation":"1.2.3.4.","permits":0}"#,
         400,
         "invalid_request",
-        "reservation is not one that was given out: send it back as it was received",
+        "invalid reservation: send it exactly as it was received",
     ),
     (
         "/v1/settle",
         r#"{"reservation":"1.2.3.99999999999.k","permits":0}"#,
         400,
         "invalid_request",
-        "reservation is not one that was given out: send it back as it was received",
+        "invalid reservation: send it exactly as it was received",
     ),
     (
         "/v1/settle",
@@ -315,14 +315,14 @@ pub(crate) const REQUESTS: &[(&str, &str, u16, &str, &str)] = &[
         r#"{"reservation":"1.2.3.1.k","permits":0}"#,
         400,
         "invalid_request",
-        "reservation is not one that was given out: send it back as it was received",
+        "invalid reservation: send it exactly as it was received",
     ),
     (
         "/v1/settle",
         r#"{"reservation":"1.18446744073709551615.3.1.k","permits":0}"#,
         400,
         "invalid_request",
-        "reservation is not one that was given out: send it back as it was received",
+        "invalid reservation: send it exactly as it was received",
     ),
     ("/v1/nothing", "{}", 404, "not_found", "unknown path: see GET /"),
     ("/v1/rules", "{}", 405, "method_not_allowed", "this path does not accept this method: see GET /"),
@@ -391,10 +391,10 @@ const COMMANDS: &[(&[&str], &str)] = &[
 
 /// Arguments to `acquire` that a server rejects.
 const DENIED: &[(&[&str], &str)] = &[
-    (&["user="], "slidegate: attribute `user` is empty: leave it out if there is none"),
+    (&["user="], "slidegate: attribute `user` is empty: leave it out instead"),
     (
         &["api=/chat", "user=a", "--permits", "10001"],
-        "slidegate: 10001 permits can never pass rule `llm-tokens`: its limit is 10000",
+        "slidegate: 10001 permits exceed the limit of rule `llm-tokens`, which is 10000: waiting does not help",
     ),
     (&["user=a", "--id", "a b"], "slidegate: id must be 1 to 64 letters, digits or any of `._:-`"),
 ];
@@ -407,7 +407,14 @@ fn invalid_requests_are_rejected() {
     }
     let many: serde_json::Map<_, _> = (0..33).map(|n| (format!("a{n}"), json!("x"))).collect();
     let many = json!({ "attributes": many }).to_string();
-    expect(&server, "/v1/acquire", &many, 400, "invalid_request", "a request may have 32 attributes, not 33");
+    expect(
+        &server,
+        "/v1/acquire",
+        &many,
+        400,
+        "invalid_request",
+        "a request may have at most 32 attributes, not 33",
+    );
     let megabyte = json!({ "attributes": { "user": "x".repeat(1 << 20) } }).to_string();
     let message = "the body is too large: 65536 bytes at most, 1048576 for a batch";
     expect(&server, "/v1/acquire", &megabyte, 413, "too_large", message);
@@ -503,7 +510,7 @@ fn batch_with_too_many_limits_is_rejected_and_charges_nothing() {
         let requests: Vec<_> = (0..requests).map(|_| json!({ "attributes": { "user": "a" } })).collect();
         json!({ "requests": requests }).to_string()
     };
-    let message = "the requests of one call may meet 10000 limits in all, one for each rule that applies to a request: send fewer requests";
+    let message = "the requests of one call may have at most 10000 checks, one for each rule that applies to a request: send fewer requests";
     expect(&server, "/v1/acquire/batch", &batch(1_000), 400, "invalid_request", message);
     expect(&server, "/v1/acquire/batch", &batch(21), 400, "invalid_request", message);
     let peek = server.post("/v1/peek", r#"{"attributes":{"user":"a"}}"#).json();

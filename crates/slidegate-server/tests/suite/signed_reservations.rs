@@ -7,7 +7,7 @@ use slidegate_testkit::process;
 
 use crate::server::{Answer, BINARY, Server};
 
-const MESSAGE: &str = "reservation is not one that was given out: send it back as it was received";
+const MESSAGE: &str = "invalid reservation: send it exactly as it was received";
 
 const RULES: &str = "
 rules:

@@ -165,7 +165,7 @@ fn commands_use_the_policy() {
     let (code, text) = run(&["explain", "--url", &url, "usr=alice"]);
     let headline = "would be denied (code 429): no rule matches it, and `unmatched` is `deny`\n";
     assert!(code == Some(1) && text.starts_with(headline), "{text}");
-    assert!(text.contains("per-user: it counts by `user`, and the request has none"), "{text}");
+    assert!(text.contains("per-user: the key needs `user`, but the request has none"), "{text}");
     let config = server.config().to_str().unwrap();
     assert_eq!(run(&["explain", "--config", config, "usr=alice"]), (code, text));
     let explained = server.post("/v1/explain", TYPO).json();

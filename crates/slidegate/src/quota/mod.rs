@@ -313,8 +313,7 @@ pub(crate) fn check_slices(slices: u32, window: Micros) -> Result<(), Error> {
         return Ok(());
     }
     Err(Error::invalid(format!(
-        "slices must be between 2 and {MAX_SLICES}, at most one a microsecond, and none longer than {MAX_SLICE}, \
-         not {slices}"
+        "slices must be between 2 and {MAX_SLICES}, and each slice between 1us and {MAX_SLICE} long, not {slices}"
     )))
 }
 

@@ -91,7 +91,7 @@ async fn foreign_type_under_our_key_is_an_error() {
         fails(&store, packed("list"), Fault::WrongType, advice).await;
         assert!(store.inspect(&key("string")).await.unwrap_err().fault() == Some(Fault::WrongType));
         let error = transactions.admit(&[packed("fine")]).await.unwrap_err();
-        assert!(error.is_invalid() && error.to_string().contains("needs scripts"), "{error}");
+        assert!(error.is_invalid() && error.to_string().contains("redis.mode: transaction"), "{error}");
     }
 }
 
@@ -105,7 +105,7 @@ async fn replica_is_an_error() {
         format!("{:?}", replica.run("INFO replication")).contains("master_link_status:up")
     })
     .await;
-    fails(&store(&replica), checks("a"), Fault::ReadOnly, "point redis.url at the primary").await;
+    fails(&store(&replica), checks("a"), Fault::ReadOnly, "set redis.url to the primary").await;
 }
 
 #[tokio::test]
@@ -119,8 +119,8 @@ async fn full_memory_is_an_error() {
         }
         server.run(&format!("SET filler {}", "x".repeat(200_000)));
         server.run("CONFIG SET maxmemory 100kb");
-        fails(&store, checks("a"), Fault::OutOfMemory, "raise it").await;
-        fails(&store, checks("new"), Fault::OutOfMemory, "raise it").await;
+        fails(&store, checks("a"), Fault::OutOfMemory, "raise maxmemory").await;
+        fails(&store, checks("new"), Fault::OutOfMemory, "raise maxmemory").await;
         server.run("CONFIG SET maxmemory 0");
         assert_eq!(used(&store, checks("a")).await, 3, "what was denied for lack of memory is not charged");
     }
@@ -230,7 +230,7 @@ async fn loading_server_is_an_error() {
     let slow =
         ["--dir", &dir, "--key-load-delay", "30000", "--loading-process-events-interval-bytes", "1024"];
     let server = RedisServer::with(Flavour::Redis7, &slow, &[]).without_ttl_check();
-    fails(&store(&server), checks("a"), Fault::Loading, "will answer when it is done").await;
+    fails(&store(&server), checks("a"), Fault::Loading, "still loading its data").await;
 }
 
 #[tokio::test]

@@ -133,7 +133,7 @@ fn transaction_size_is_bounded() {
     for _ in 0..1_000 {
         assert_eq!(client.read(), Some(simple("QUEUED")));
     }
-    assert!(client.read().unwrap().error().starts_with("ERR a transaction may have 1000 commands"));
+    assert!(client.read().unwrap().error().starts_with("ERR a transaction may have at most 1000 commands"));
     assert!(client.read().unwrap().error().starts_with("EXECABORT"));
     assert_eq!(used(&mut client), 0);
 

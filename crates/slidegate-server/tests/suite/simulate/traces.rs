@@ -237,7 +237,7 @@ fn invalid_options_are_rejected() {
             "bad.yaml has mistakes:",
             "  bad.yaml:2:23: limit must be between 1 and 1000000000000, not 0",
             "  bad.yaml:3:5: rule `a` needs `window`",
-            "  bad.yaml:3:13: another rule is named `a` already",
+            "  bad.yaml:3:13: another rule is already named `a`",
         ]
     );
     let unknown = bench.run(&["--pattern", "tsunami"]);

@@ -40,7 +40,7 @@ impl Node {
     /// Parses a file. Fails only if the text is not YAML.
     pub fn parse(text: &str) -> Result<Node, Error> {
         if text.len() > MAX_FILE {
-            let message = format!("the file has {} bytes; at most {MAX_FILE} are read", text.len());
+            let message = format!("the file has {} bytes; the maximum is {MAX_FILE}", text.len());
             return Err(Error::file(vec![Problem { line: 1, column: 1, message }]));
         }
         let options = serde_saphyr::options! {
@@ -107,10 +107,10 @@ fn syntax_message(text: &str) -> String {
     let message = line.split(" at line ").next().unwrap_or(line);
     match message {
         m if m.starts_with("multiple YAML documents") => {
-            "a file has one document: remove the `---`".to_owned()
+            "a file must have one YAML document: remove the `---`".to_owned()
         }
         m if m.starts_with("budget breached") => {
-            "the file is too large, too deep, or repeats itself too often".to_owned()
+            "the file is too large, too deeply nested, or has too many aliases".to_owned()
         }
         m => m.to_owned(),
     }

@@ -86,7 +86,7 @@ fn read_rules(given: &Given<'_, RulesFile>, reader: &mut Reader) -> Option<Rules
     let before = reader.count();
     let items = reader.list(node, "rules")?;
     if items.len() > MAX_RULES {
-        reader.problem(node, format!("a file may have {MAX_RULES} rules, not {}", items.len()));
+        reader.problem(node, format!("a file may have at most {MAX_RULES} rules, not {}", items.len()));
         return None;
     }
     let (mut names, mut references) = (HashSet::new(), References::default());
