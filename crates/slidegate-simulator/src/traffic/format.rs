@@ -83,8 +83,8 @@ impl LineParser {
             Format::Json => LineParser::Json(Json::new(fields)),
             Format::Csv => LineParser::CsvHeader(fields.clone()),
             Format::Recording if fields.has_explicit() => {
-                return Err("a recording has its time, attributes and permits already: \
-                            --attribute, --constant, --time and --permits are for logs"
+                return Err("a recording contains time, attributes and permits: \
+                            --attribute, --constant, --time and --permits are only for other formats"
                     .to_owned());
             }
             Format::Recording => LineParser::Recording,

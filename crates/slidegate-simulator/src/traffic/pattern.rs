@@ -211,7 +211,7 @@ impl fmt::Display for Pattern {
             }
             _ => write!(
                 f,
-                "{name}: {} a second, {}, {} clients, seed {}",
+                "{name}: {} per second, {}, {} clients, seed {}",
                 self.rate, self.duration, self.clients, self.seed
             ),
         }
