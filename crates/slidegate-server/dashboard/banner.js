@@ -15,7 +15,7 @@ export function notice(reason, level, title = "", detail = "", action = null) {
   if (!node) {
     node = el("div", { class: "notice", "data-reason": reason }, el("div", {}, el("b"), el("p")));
     node.append(action ? el("button", { type: "button", onclick: action[1] }, action[0])
-      : el("button", { type: "button", class: "quiet", "aria-label": "Take this away", onclick: () => notice(reason, null) }, "✕"));
+      : el("button", { type: "button", class: "quiet", "aria-label": "Dismiss", onclick: () => notice(reason, null) }, "✕"));
     shown.set(reason, node);
     $("banner").append(node);
   }
