@@ -10,7 +10,8 @@ const FOREIGN: &str = "SGFOREIGN";
 pub(super) const NOT_OURS: &str =
     "something else is stored under one of our keys: delete it, or set another redis.prefix";
 pub(super) const CLUSTER: &str = "it is a node of a cluster, which a single redis.url cannot address";
-const PERMISSION: &str = "this user lacks a permission: docs/redis.md lists the commands that are needed";
+const PERMISSION: &str =
+    "this user lacks a permission: docs/reference/redis.md lists the commands that are needed";
 
 /// Server errors: code, fault, advice.
 const CODES: [(&str, Fault, &str); 23] = [
