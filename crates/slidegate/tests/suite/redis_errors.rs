@@ -144,9 +144,9 @@ async fn missing_password_or_permission_is_an_error() {
     assert_eq!(right.admit(&[checks("a")]).await.unwrap()[0].verdicts[0].outcome, Outcome::Charged);
     assert_eq!(right.address(), at);
 
-    // A user that may do just what docs/redis.md lists, and one that may not run scripts.
+    // A user that may do just what docs/reference/redis.md lists, and one that may not run scripts.
     let mut admin = redis::Client::open(format!("redis://:hush@{at}")).unwrap().get_connection().unwrap();
-    let needed = include_str!("../../../../docs/redis.md");
+    let needed = include_str!("../../../../docs/reference/redis.md");
     let rule = needed.lines().find(|line| line.starts_with("ACL SETUSER slidegate")).unwrap();
     let mut command = redis::cmd("ACL");
     rule.split(' ').skip(1).for_each(|word| {
@@ -214,7 +214,7 @@ async fn missing_password_or_permission_is_an_error() {
         .arg(&["SETUSER", "slidegate", "+watch", "+unwatch", "-evalsha", "-eval"])
         .exec(&mut admin)
         .unwrap();
-    fails(&limited(RedisMode::Script), checks("a"), Fault::NotAllowed, "docs/redis.md").await;
+    fails(&limited(RedisMode::Script), checks("a"), Fault::NotAllowed, "docs/reference/redis.md").await;
     limited(RedisMode::Transaction).admit(&[checks("a")]).await.unwrap();
 }
 

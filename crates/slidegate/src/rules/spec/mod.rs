@@ -1,6 +1,6 @@
 //! Rules in a file: every field is declared once, next to the code that turns it into a [`Rule`] and back.
 //!
-//! Reading and its mistakes, the JSON Schema, the content of `GET /v1/rules`, the reference page `docs/configuration.md` and the
+//! Reading and its mistakes, the JSON Schema, the content of `GET /v1/rules`, the reference page `docs/reference/configuration.md` and the
 //! fuzz dictionary derive from the declarations. See [`section!`](crate::section).
 
 mod ad_hoc;

@@ -10,7 +10,8 @@ const FOREIGN: &str = "SGFOREIGN";
 pub(super) const NOT_OURS: &str =
     "a value of another program is stored under a key of Slidegate: delete it, or set another redis.prefix";
 pub(super) const CLUSTER: &str = "the server is a node of a cluster: set redis.cluster instead of redis.url";
-const PERMISSION: &str = "this user lacks a permission: docs/redis.md lists the commands that are needed";
+const PERMISSION: &str =
+    "this user lacks a permission: docs/reference/redis.md lists the commands that are needed";
 
 /// Server errors: code, fault, advice.
 const CODES: [(&str, Fault, &str); 23] = [

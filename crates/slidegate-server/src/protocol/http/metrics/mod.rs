@@ -1,4 +1,4 @@
-//! `GET /metrics`: metrics for Prometheus. `docs/metrics.md` lists them all, and a test compares the two.
+//! `GET /metrics`: metrics for Prometheus. `docs/reference/metrics.md` lists them all, and a test compares the two.
 //!
 //! Labels are protocols, rules, servers and fixed words: nothing that a caller sends becomes a label.
 

@@ -1,4 +1,4 @@
-//! Documents that derive from the declarations of rule fields and settings: the reference page `docs/configuration.md` and the
+//! Documents that derive from the declarations of rule fields and settings: the reference page `docs/reference/configuration.md` and the
 //! fuzz dictionaries. The tests compare the files with the declarations; with `SLIDEGATE_WRITE=1` they write them.
 
 use std::collections::BTreeSet;
@@ -150,7 +150,7 @@ fn write_section(page: &mut String, path: &str, section: &Description) {
 fn page_lists_every_field() {
     let mut page = INTRODUCTION.to_owned();
     write_section(&mut page, "", &Config::describe());
-    compare("docs/configuration.md", &page);
+    compare("docs/reference/configuration.md", &page);
 }
 
 /// Pieces of YAML and values at the edges, which no declaration contains.
