@@ -1,6 +1,6 @@
 // What everybody who looks should know, one notice for each reason.
 
-import { $, el, text } from "./dom.js";
+import { $, el, text, write } from "./dom.js";
 
 const shown = new Map();
 
@@ -22,6 +22,6 @@ export function notice(reason, level, title = "", detail = "", action = null) {
   node.dataset.level = level;
   const [heading, words] = node.firstChild.children;
   text(heading, title);
-  text(words, detail);
+  write(words, detail);
   words.hidden = !detail;
 }

@@ -1,6 +1,6 @@
 // The rule editor: the rules in force as text, checked by the server before they are put in their place.
 
-import { $, attribute, el, say, text } from "./dom.js";
+import { $, attribute, el, marked, say, text } from "./dom.js";
 import { checkRules, putRules, rulesYaml } from "./api.js";
 import { because, howToOpen, mayChange, onAccess } from "./access.js";
 import { many } from "./words.js";
@@ -110,12 +110,12 @@ export class Editor {
     const height = parseFloat(getComputedStyle($("editor-frame")).lineHeight);
     const above = parseFloat(getComputedStyle(this.area).paddingTop);
     $("editor-marks").replaceChildren(...rows.filter(({ line }) => line).map(({ line, message }) => {
-      const band = el("div", {}, el("span", {}, message));
+      const band = el("div", {}, el("span", {}, ...marked(message)));
       band.style.top = `${above + (line - 1) * height}px`;
       return band;
     }));
     $("editor-messages").replaceChildren(...rows.map(({ line, message }) =>
-      el("li", { "data-line": line ?? "" }, el("button", { type: "button", onclick: () => this.go(line) }, el("b", {}, line ? `Line ${line}` : "Rules"), el("span", {}, message)))));
+      el("li", { "data-line": line ?? "" }, el("button", { type: "button", onclick: () => this.go(line) }, el("b", {}, line ? `Line ${line}` : "Rules"), el("span", {}, ...marked(message))))));
     attribute(this.area, "aria-invalid", found.length > 0);
     this.scrolled();
   }

@@ -1,6 +1,6 @@
 // Try it: asks the server as any client would, and shows its answer.
 
-import { $, el, meter, say, text } from "./dom.js";
+import { $, el, marked, meter, say, text, write } from "./dom.js";
 import { acquire, explain, peek, rules, settle } from "./api.js";
 import { because } from "./access.js";
 import { count, wait } from "./words.js";
@@ -82,7 +82,7 @@ export class TryIt {
       this.show(await question(request), onlyLooks || request.permits === 0);
     } catch (error) {
       this.verdict("", "!", "Not decided");
-      text($("try-detail"), error.status === undefined ? error.message : because(error));
+      write($("try-detail"), error.status === undefined ? error.message : because(error));
       $("try-limits").replaceChildren();
       $("try-why").replaceChildren();
       $("try-again").hidden = $("try-refund").hidden = true;
@@ -103,7 +103,7 @@ export class TryIt {
     this.verdict(allowed, allowed ? "✓" : "✕", said);
     text($("try-detail"), [allowed ? null : `Code ${code}`, `decided by ${source}`, limits.length ? null : "no rule applies", never ? "waiting does not help" : null].filter(Boolean).join(", "));
     $("try-limits").replaceChildren(...limits.slice(0, 50).map((limit) => this.limit(limit, denied_by)));
-    $("try-why").replaceChildren(...uncounted(decision.rules ?? []).slice(0, 50).map(({ rule, why }) => el("li", {}, el("b", {}, rule), el("small", {}, why))));
+    $("try-why").replaceChildren(...uncounted(decision.rules ?? []).slice(0, 50).map(({ rule, why }) => el("li", {}, el("b", {}, rule), el("small", {}, ...marked(why)))));
     this.reservation = reservation;
     $("try-refund").hidden = !reservation || onlyLooks;
     $("try-refund").disabled = false;
