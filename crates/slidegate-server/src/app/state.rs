@@ -145,7 +145,7 @@ impl AppState {
             self.stats.update_rules(&self.limiter);
             let Edition { version, hash, rules, .. } = &*edition;
             let n = rules.iter().count();
-            tracing::info!("rules: version {version}, hash {hash}, {n} in all, from {source}");
+            tracing::info!("rules: version {version}, hash {hash}, count {n}, from {source}");
         }
         edition
     }
