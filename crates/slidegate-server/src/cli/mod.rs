@@ -21,6 +21,7 @@ use self::acquire::AcquireArgs;
 use self::bench::BenchArgs;
 use self::explain::ExplainArgs;
 use self::serve::ServeArgs;
+use self::validate::ValidateArgs;
 use crate::common::console::fail;
 use crate::telemetry::log;
 
@@ -43,11 +44,8 @@ struct Cli {
 enum Command {
     /// Answer requests (what `slidegate` does when it is given no command)
     Serve(ServeArgs),
-    /// Check a file and list every mistake with its line; exit code 0 if there is none, 1 if there is
-    Validate {
-        /// The file, or - for standard input
-        file: PathBuf,
-    },
+    /// Check files and list every mistake with its line; exit code 0 if there is none, 1 if there is, 2 if a file cannot be read
+    Validate(ValidateArgs),
     /// Print the JSON Schema of the configuration file, for editors and checks
     Schema,
     /// Turn another limiter's files into ours, and print the result; exit code 0, 1 if there are mistakes
@@ -82,7 +80,7 @@ pub fn run() -> ExitCode {
     }
     let done = match command {
         Command::Serve(args) => serve::run(args),
-        Command::Validate { file } => return validate::run(&file),
+        Command::Validate(args) => return validate::run(&args),
         Command::Schema => schema::run(),
         Command::Import(Import::Envoy { files }) => return import::envoy(&files),
         Command::Acquire(args) => return acquire::run(args),
