@@ -6,7 +6,7 @@ use clap::Args;
 
 use super::request_args::{RequestArgs, post};
 use crate::app::decision_body::{LimitBody, OutcomeBody, ReceivedDecision, UsageBody};
-use crate::common::console::{fail, say};
+use crate::common::console::{fail, say, warn};
 
 /// Arguments of `slidegate acquire`.
 #[derive(Debug, Args)]
@@ -34,6 +34,9 @@ pub(crate) fn run(args: AcquireArgs) -> ExitCode {
     match answer {
         Err(message) => fail(&message),
         Ok((answer, decision)) => {
+            if let Some(note) = args.request.default_note() {
+                warn(&note);
+            }
             say(&if args.json { answer.to_string() } else { describe(&decision) });
             ExitCode::from(u8::from(!decision.outcome.allowed))
         }

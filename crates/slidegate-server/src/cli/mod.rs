@@ -21,6 +21,7 @@ use self::acquire::AcquireArgs;
 use self::bench::BenchArgs;
 use self::explain::ExplainArgs;
 use self::serve::ServeArgs;
+use self::validate::ValidateArgs;
 use crate::common::console::fail;
 use crate::telemetry::log;
 
@@ -43,11 +44,8 @@ struct Cli {
 enum Command {
     /// Start the server; this is the default command
     Serve(ServeArgs),
-    /// Check a configuration file and list every mistake with its line; exit code 0 if valid, 1 if not
-    Validate {
-        /// Configuration file, or - for standard input
-        file: PathBuf,
-    },
+    /// Check configuration files and list every mistake with its line; exit code 0 if all are valid, 1 if not, 2 if a file cannot be read
+    Validate(ValidateArgs),
     /// Print the JSON Schema of the configuration file, for editors and other tools
     Schema,
     /// Convert the files of another rate limiter to Slidegate rules and print them; exit code 0, or 1 if the files have mistakes
@@ -82,7 +80,7 @@ pub fn run() -> ExitCode {
     }
     let done = match command {
         Command::Serve(args) => serve::run(args),
-        Command::Validate { file } => return validate::run(&file),
+        Command::Validate(args) => return validate::run(&args),
         Command::Schema => schema::run(),
         Command::Import(Import::Envoy { files }) => return import::envoy(&files),
         Command::Acquire(args) => return acquire::run(args),

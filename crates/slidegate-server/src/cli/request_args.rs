@@ -61,6 +61,17 @@ impl RequestArgs {
         Ok(attributes)
     }
 
+    /// Returns a note about the part of a resource's limit that is not given, for which the server has a default.
+    pub(crate) fn default_note(&self) -> Option<String> {
+        let missing = match (&self.resource, self.limit, &self.window) {
+            (Some(_), None, None) => "--limit and --window",
+            (Some(_), None, Some(_)) => "--limit",
+            (Some(_), Some(_), None) => "--window",
+            _ => return None,
+        };
+        Some(format!("without {missing} the server uses its default: `ad-hoc` in its configuration"))
+    }
+
     /// Returns the request as the JSON body of a call.
     pub(crate) fn body(&self) -> Result<Value, String> {
         let mut body = Map::new();

@@ -89,7 +89,7 @@ pub(super) fn run(args: ServeArgs) -> Result<(), String> {
     };
     let files = FileSource::new(args.config, args.envoy_config);
     let watch = files.watch();
-    let Config { rules, settings } = files.load()?;
+    let Config { rules, settings, .. } = files.load()?;
     let source = files.name();
     let listen = Listen { http: args.http, grpc: args.grpc, resp: args.resp, admin: args.admin };
     let listen = listen.or(settings.listen.addresses).or(Listen::DEFAULT);

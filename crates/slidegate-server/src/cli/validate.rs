@@ -1,30 +1,106 @@
-//! `slidegate validate`: checks a configuration file and lists every mistake.
+//! `slidegate validate`: checks configuration files and lists every mistake.
 
 use std::io::{self, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+
+use clap::Args;
+use serde_json::{Value, json};
+use slidegate::Problem;
 
 use crate::common::console::{fail, say};
 use crate::config::{Config, read_text};
 
-/// Exit code 0 if the file is valid, 1 if it has mistakes, 2 if it cannot be read.
-pub(super) fn run(path: &Path) -> ExitCode {
-    let name = path.display();
-    let text = match read_text(path) {
-        Ok(text) => text,
-        Err(error) => return fail(&format!("cannot read {name}: {error}")),
-    };
-    match Config::parse(&text) {
-        Ok(config) => {
-            let n = config.rules.iter().count();
-            say(&format!("{name}: ok, {n} {}", if n == 1 { "rule" } else { "rules" }));
-            ExitCode::SUCCESS
+/// Arguments of `slidegate validate`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  \
+    slidegate validate rules.yaml\n  \
+    slidegate validate --json *.yaml")]
+pub(super) struct ValidateArgs {
+    /// Configuration files, or - for standard input
+    #[arg(required = true, value_name = "FILE")]
+    files: Vec<PathBuf>,
+    /// Print a JSON array: for each file its mistakes and warnings with line and column
+    #[arg(long)]
+    json: bool,
+}
+
+/// Exit code 0 if every file is valid, 1 if one has mistakes, 2 if one cannot be read.
+pub(super) fn run(args: &ValidateArgs) -> ExitCode {
+    let checked: Vec<(String, Checked)> =
+        args.files.iter().map(|path| (path.display().to_string(), check(path))).collect();
+    if args.json {
+        let files: Vec<Value> = checked.iter().map(|(name, checked)| checked.to_json(name)).collect();
+        say(&Value::from(files).to_string());
+    } else {
+        checked.iter().for_each(|(name, checked)| checked.print(name));
+    }
+    let worst = checked.iter().map(|(_, checked)| checked.exit_code()).max();
+    ExitCode::from(worst.unwrap_or_default())
+}
+
+/// Result for one file.
+enum Checked {
+    Valid { rules: usize, warnings: Vec<Problem> },
+    Invalid(Vec<Problem>),
+    Unreadable(io::Error),
+}
+
+fn check(path: &Path) -> Checked {
+    match read_text(path).map(|text| Config::parse(&text)) {
+        Ok(Ok(config)) => Checked::Valid { rules: config.rules.iter().count(), warnings: config.warnings },
+        Ok(Err(error)) => Checked::Invalid(error.problems().to_vec()),
+        Err(error) => Checked::Unreadable(error),
+    }
+}
+
+impl Checked {
+    fn exit_code(&self) -> u8 {
+        match self {
+            Checked::Valid { .. } => 0,
+            Checked::Invalid(_) => 1,
+            Checked::Unreadable(_) => 2,
         }
-        Err(error) => {
-            for problem in error.problems() {
-                let _ = writeln!(io::stderr(), "{name}:{problem}");
+    }
+
+    /// Prints the result for people: mistakes and warnings to standard error.
+    fn print(&self, name: &str) {
+        match self {
+            Checked::Valid { rules, warnings } => {
+                for warning in warnings {
+                    let Problem { line, column, message } = warning;
+                    let _ = writeln!(io::stderr(), "{name}:{line}:{column}: warning: {message}");
+                }
+                say(&format!("{name}: ok, {rules} {}", if *rules == 1 { "rule" } else { "rules" }));
             }
-            ExitCode::from(1)
+            Checked::Invalid(problems) => {
+                for problem in problems {
+                    let _ = writeln!(io::stderr(), "{name}:{problem}");
+                }
+            }
+            Checked::Unreadable(error) => {
+                fail(&format!("cannot read {name}: {error}"));
+            }
+        }
+    }
+
+    fn to_json(&self, name: &str) -> Value {
+        let list = |problems: &[Problem]| -> Vec<Value> {
+            let to_json = |Problem { line, column, message }: &Problem| {
+                json!({ "line": line, "column": column, "message": message })
+            };
+            problems.iter().map(to_json).collect()
+        };
+        match self {
+            Checked::Valid { rules, warnings } => {
+                json!({ "file": name, "valid": true, "rules": rules, "problems": [], "warnings": list(warnings) })
+            }
+            Checked::Invalid(problems) => {
+                json!({ "file": name, "valid": false, "problems": list(problems), "warnings": [] })
+            }
+            Checked::Unreadable(error) => {
+                json!({ "file": name, "valid": false, "error": error.to_string() })
+            }
         }
     }
 }

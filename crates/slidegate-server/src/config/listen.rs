@@ -30,9 +30,18 @@ impl FromStr for ListenAddress {
         if text == "off" {
             return Ok(ListenAddress::Off);
         }
-        let address = text.parse();
-        address.map(ListenAddress::At).map_err(|_| {
-            format!("must be an address and a port such as 127.0.0.1:8080, or `off`, not \"{text}\"")
+        let (host, port) = text.rsplit_once(':').unwrap_or(("localhost", text));
+        let on = |host: Ipv4Addr| port.parse().ok().map(|port| SocketAddr::new(host.into(), port));
+        let address = match host {
+            "localhost" => on(Ipv4Addr::LOCALHOST),
+            "" => on(Ipv4Addr::UNSPECIFIED),
+            _ => text.parse().ok(),
+        };
+        address.map(ListenAddress::At).ok_or_else(|| {
+            format!(
+                "must be an address and a port such as 127.0.0.1:8080, a port such as 8080 for this machine only, \
+                 :8080 for every interface, or `off`, not \"{text}\""
+            )
         })
     }
 }
@@ -81,7 +90,8 @@ pub struct ListenConfig {
 }
 
 slidegate::section! {
-    /// Addresses of the listeners: an address and a port each, port 0 for a free one, or `off`.
+    /// Addresses of the listeners: an address and a port each, such as `127.0.0.1:8080`; a port alone is on this machine
+    /// only, `:8080` is on every interface, port 0 is a free port, and `off` is no listener.
     pub(super) struct ListenSection("Listen", base: ListenConfig::default()) for ListenConfig {
         /// HTTP.
         [addresses] http: Option<ListenAddress> { by_default("127.0.0.1:8080") },
@@ -98,9 +108,9 @@ slidegate::section! {
 
 slidegate::field_type! {
     ListenAddress => ListenAddress,
-    kind: |_| Kind::Text,
+    kind: |_| Kind::Union("Address", vec![Kind::Text, Kind::Whole(0, u16::MAX.into())]),
     read: |node, reader, what, _| {
-        let address = reader.text(node, what)?.parse();
+        let address = reader.text_or_whole(node, what)?.parse();
         address.map_err(|message| reader.problem(node, format!("{what} {message}"))).ok()
     },
     shown: |address| {

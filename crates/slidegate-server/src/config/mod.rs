@@ -19,7 +19,7 @@ use std::str::FromStr;
 use slidegate::section::{Description, Kind, Section, Shown, Vocabulary};
 use slidegate::yaml::{Fields, Node, Reader};
 use slidegate::{
-    Error, MemoryOptions, Rules,
+    Error, MemoryOptions, Problem, Rules,
     redis::{FailoverOptions, StackOptions},
     rules::RulesFile,
 };
@@ -68,6 +68,8 @@ pub struct Config {
     pub rules: Rules,
     /// Settings of the server.
     pub settings: ConfigSettings,
+    /// Parts of the file that are valid and probably not intended.
+    pub warnings: Vec<Problem>,
 }
 
 slidegate::section! {
@@ -157,7 +159,8 @@ fn read(fields: Fields<'_>, reader: &mut Reader) -> Option<Config> {
     if let Some(node) = redis {
         redis::check_encodings(node, reader, &settings.redis, &rules);
     }
-    Some(Config { rules: settings.authorize.normalize_paths(rules), settings })
+    let rules = settings.authorize.normalize_paths(rules);
+    Some(Config { rules, settings, warnings: reader.take_warnings() })
 }
 
 slidegate::field_type! {

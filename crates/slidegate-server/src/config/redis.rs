@@ -132,19 +132,22 @@ slidegate::field_type! {
 
 /// Checks the fields against each other.
 fn checked(mut given: Given<'_, Written>, reader: &mut Reader) -> Option<RedisConfig> {
+    let tls = given.fields.get("tls");
+    if let Some(node) = tls
+        && given.value.config.tls.cert.is_some() != given.value.config.tls.key.is_some()
+    {
+        reader.problem(node, "tls needs both `cert` and `key`, or neither");
+    }
     let topology = topology(&mut given, reader)?;
     let mut config = given.value.config;
     config.options.topology = topology.unwrap_or(config.options.topology);
     if given.valid {
         reader.accept(given.fields.node(), config.options.check());
     }
-    if let Some(node) = given.fields.get("tls") {
-        if config.tls.cert.is_some() != config.tls.key.is_some() {
-            reader.problem(node, "tls needs both `cert` and `key`, or neither");
-        }
-        if !config.options.topology.urls().iter().all(|url| url.starts_with("rediss://")) {
-            reader.problem(node, "tls needs a url that starts with rediss://");
-        }
+    if let Some(node) = tls
+        && !config.options.topology.urls().iter().all(|url| url.starts_with("rediss://"))
+    {
+        reader.problem(node, "tls needs a url that starts with rediss://");
     }
     Some(config)
 }

@@ -67,13 +67,92 @@ fn validate_lists_every_error() {
     assert_eq!(
         stderr.lines().collect::<Vec<_>>(),
         [
-            "-:1:17: http must be an address and a port such as 127.0.0.1:8080, or `off`, not \"here\"",
+            "-:1:17: http must be an address and a port such as 127.0.0.1:8080, a port such as 8080 for this machine only, :8080 for every interface, or `off`, not \"here\"",
             "-:1:23: unknown field `htp` in listen: did you mean `http`?",
             "-:2:8: the store must be `memory`, `redis`, or an address such as redis://127.0.0.1:6379",
             "-:3:1: unknown field `listen2` in the file: did you mean `listen`?",
             "-:5:23: limit must be between 1 and 1000000000000, not 0",
         ]
     );
+}
+
+#[test]
+fn validate_reports_several_files_as_text_and_json() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = |name: &str, text: &str| {
+        let path = directory.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let good = path("good.yaml", "rules:\n  - { name: a, match: { api: /y/*/z }, limit: 5, window: 1s }\n");
+    let bad = path("bad.yaml", "rules:\n  - { name: a, limit: 0, window: 1s }\n");
+    let text = run(&["validate", &good, &bad], "");
+    assert_eq!(text.status.code(), Some(1));
+    assert_eq!(stdout(&text), format!("{good}: ok, 1 rule\n"));
+    let warning = "match `api`: `*` stands for any text only at the end of a pattern; elsewhere it is compared as it is";
+    let mistake = "limit must be between 1 and 1000000000000, not 0";
+    assert_eq!(
+        String::from_utf8(text.stderr).unwrap(),
+        format!("{good}:2:30: warning: {warning}\n{bad}:2:23: {mistake}\n")
+    );
+    let json = run(&["validate", "--json", &good, &bad, "/nonexistent"], "");
+    assert_eq!(json.status.code(), Some(2));
+    let files: Value = serde_json::from_str(&stdout(&json)).unwrap();
+    assert_eq!(
+        files[0],
+        serde_json::json!({
+            "file": good, "valid": true, "rules": 1, "problems": [],
+            "warnings": [{ "line": 2, "column": 30, "message": warning }],
+        })
+    );
+    assert_eq!(files[1]["problems"][0], serde_json::json!({ "line": 2, "column": 23, "message": mistake }));
+    assert_eq!((&files[2]["valid"], files[2]["error"].is_string()), (&Value::Bool(false), true));
+}
+
+#[test]
+fn validate_warns_of_regular_expressions() {
+    let rules = "rules:\n  - { name: a, match: { api: [~^/x, ^/y, /z*] }, limit: 5, window: 1s }\n";
+    let output = run(&["validate", "-"], rules);
+    assert_eq!(output.status.code(), Some(0));
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    let warning = "warning: match `api`: regular expressions are not supported, so this is compared character by character";
+    assert_eq!(stderr, format!("-:2:31: {warning}\n-:2:37: {warning}\n"));
+}
+
+#[test]
+fn validate_reports_a_wrong_url_beside_a_conflict() {
+    let redis = "redis:\n  url: http://a\n  cluster: [redis://b]\n  tls: { cert: c }\nrules: []\n";
+    let stderr = String::from_utf8(run(&["validate", "-"], redis).stderr).unwrap();
+    assert_eq!(
+        stderr.lines().collect::<Vec<_>>(),
+        [
+            "-:2:8: url must look like redis://[user:password@]host:port[/db], or rediss:// for TLS",
+            "-:3:12: redis has `url` already: give that or `cluster`, not both",
+            "-:4:8: tls needs both `cert` and `key`, or neither",
+        ]
+    );
+}
+
+#[test]
+fn listeners_take_ports_and_localhost() {
+    let with = |http: &str| run(&["validate", "-"], &format!("listen: {{ http: {http} }}\nrules: []\n"));
+    for http in ["8080", "\"8080\"", "\":8080\"", "localhost:8080", "127.0.0.1:0", "\"[::1]:8080\"", "off"] {
+        assert_eq!(with(http).status.code(), Some(0), "{http}");
+    }
+    for http in ["80800", "-1", "\"\"", "\":\"", "example:80", "true"] {
+        assert_eq!(with(http).status.code(), Some(1), "{http}");
+    }
+}
+
+/// A resource without a limit of its own gets the server's default, and the command says so.
+#[test]
+fn acquire_names_the_default_it_uses() {
+    let server = Server::demo();
+    let stderr = |args: &[&str]| String::from_utf8(server.acquire(args).stderr).unwrap();
+    let note = stderr(&["--resource", "a"]);
+    assert!(note.contains("without --limit and --window the server uses its default"), "{note}");
+    assert_eq!(stderr(&["--resource", "a", "--limit", "5", "--window", "1s"]), "");
+    assert_eq!(stderr(&["api=/login", "ip=1.2.3.4"]), "");
 }
 
 #[test]

@@ -373,7 +373,7 @@ const COMMANDS: &[(&[&str], &str)] = &[
     ),
     (
         &["serve", "--http", "here"],
-        "error: invalid value 'here' for '--http <ADDR>': must be an address and a port such as 127.0.0.1:8080, or `off`, not \"here\"",
+        "error: invalid value 'here' for '--http <ADDR>': must be an address and a port such as 127.0.0.1:8080, a port such as 8080 for this machine only, :8080 for every interface, or `off`, not \"here\"",
     ),
     (
         &["serve", "--store", "memcached"],
@@ -385,7 +385,7 @@ const COMMANDS: &[(&[&str], &str)] = &[
     ),
     (
         &["--http", "127.0.0.1:99999"],
-        "error: invalid value '127.0.0.1:99999' for '--http <ADDR>': must be an address and a port such as 127.0.0.1:8080, or `off`, not \"127.0.0.1:99999\"",
+        "error: invalid value '127.0.0.1:99999' for '--http <ADDR>': must be an address and a port such as 127.0.0.1:8080, a port such as 8080 for this machine only, :8080 for every interface, or `off`, not \"127.0.0.1:99999\"",
     ),
 ];
 

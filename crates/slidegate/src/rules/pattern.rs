@@ -20,6 +20,15 @@ impl Pattern {
         }
     }
 
+    /// Returns a warning about a text that looks like a pattern of another program and is compared literally.
+    pub(super) fn warning(text: &str) -> Option<&'static str> {
+        if text.starts_with(['~', '^']) {
+            return Some("regular expressions are not supported, so this is compared character by character");
+        }
+        let before = text.strip_suffix('*').unwrap_or(text);
+        before.contains('*').then_some("`*` stands for any text only at the end of a pattern; elsewhere it is compared as it is")
+    }
+
     pub(super) fn matches(&self, value: &str) -> bool {
         match self {
             Pattern::Is(text) => value == text,

@@ -73,7 +73,7 @@ impl ConnectionHandler {
 
     /// Checks that `token` allows calls that change nothing but counts.
     pub(super) fn authorize_api(&self, token: Option<&[u8]>) -> Result<(), ApiError> {
-        if self.app.settings.access.may_call(token) { Ok(()) } else { Err(missing_token("call the API")) }
+        if self.app.settings.access.may_call(token) { Ok(()) } else { Err(token_error(token, "a token")) }
     }
 
     fn authorize_change(&self, token: Option<&[u8]>) -> Result<(), ApiError> {
@@ -89,7 +89,7 @@ impl ConnectionHandler {
                 "changes are disabled: start the server with SLIDEGATE_ADMIN_TOKEN, or with --admin ADDR",
             )),
             _ if access.may_change(token) => Ok(()),
-            _ => Err(missing_token("change rules or counts")),
+            _ => Err(token_error(token, "an administrator's token")),
         }
     }
 }
@@ -115,8 +115,12 @@ const BROWSER_HEADERS: [&str; 12] = [
     "user-agent",
 ];
 
-fn missing_token(action: &str) -> ApiError {
-    let message = format!("a valid token is required to {action}: send `authorization: Bearer TOKEN`");
+/// Error of a call that needs `needed`, and has no token or another one.
+fn token_error(token: Option<&[u8]>, needed: &str) -> ApiError {
+    let message = match token {
+        None => format!("the call has no token and needs {needed}: send `authorization: Bearer TOKEN`"),
+        Some(_) => format!("the token of the call is not valid: this needs {needed}"),
+    };
     ApiError::new(Code::Unauthorized, message)
 }
 

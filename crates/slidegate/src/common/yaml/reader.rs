@@ -10,6 +10,7 @@ use crate::{Error, Micros, Problem};
 #[derive(Debug, Default)]
 pub struct Reader {
     problems: Vec<Problem>,
+    warnings: Vec<Problem>,
 }
 
 impl Reader {
@@ -17,6 +18,17 @@ impl Reader {
     pub fn problem(&mut self, node: &Node, message: impl Into<String>) {
         let message = one_line(&message.into());
         self.problems.push(Problem { line: node.line, column: node.column, message });
+    }
+
+    /// Records something at `node` that is valid and probably not intended.
+    pub fn warning(&mut self, node: &Node, message: impl Into<String>) {
+        let message = one_line(&message.into());
+        self.warnings.push(Problem { line: node.line, column: node.column, message });
+    }
+
+    /// Takes the warnings.
+    pub fn take_warnings(&mut self) -> Vec<Problem> {
+        std::mem::take(&mut self.warnings)
     }
 
     /// Returns the number of mistakes so far.
@@ -102,6 +114,14 @@ impl Reader {
                 self.problem(node, format!("{what} must be text, not {}", node.describe()));
                 None
             }
+        }
+    }
+
+    /// Reads text, or a whole number as text.
+    pub fn text_or_whole(&mut self, node: &Node, what: &str) -> Option<String> {
+        match node.value {
+            Value::Integer(n) => Some(n.to_string()),
+            _ => self.text(node, what).map(str::to_owned),
         }
     }
 

@@ -103,8 +103,15 @@ crate::field_type! {
             if nodes.is_empty() {
                 reader.problem(value, format!("match `{name}` is an empty list, which matches nothing"));
             }
-            let texts: Vec<&str> = nodes.iter().filter_map(|node| reader.text(node, "a pattern")).collect();
-            conditions.push((name, texts.into_iter().map(Pattern::new).collect()));
+            let mut patterns = Vec::new();
+            for node in nodes {
+                let Some(text) = reader.text(node, "a pattern") else { continue };
+                if let Some(warning) = Pattern::warning(text) {
+                    reader.warning(node, format!("match `{name}`: {warning}"));
+                }
+                patterns.push(Pattern::new(text));
+            }
+            conditions.push((name, patterns));
         }
         Some(conditions)
     },
