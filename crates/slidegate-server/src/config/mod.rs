@@ -112,11 +112,12 @@ impl Config {
         reader.finish(config)
     }
 
-    /// Parses rules without other settings, or in the format of `GET /v1/rules`.
+    /// Parses the rules of a configuration file, or rules in the format of `GET /v1/rules`. Other sections of the file are
+    /// ignored.
     pub fn parse_rules(text: &str, redis: &RedisConfig) -> Result<Rules, Error> {
         let node = Node::parse(text)?;
         let mut reader = Reader::default();
-        let known = [vec!["version", "hash", "source", "failure"], RulesFile::names()].concat();
+        let known = [ConfigSettings::names(), RulesFile::names()].concat();
         let fields = reader.fields(&node, "the rules", &known);
         let rules = fields.and_then(|fields| Rules::read(fields, &mut reader));
         if let Some(rules) = &rules {

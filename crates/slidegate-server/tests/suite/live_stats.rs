@@ -170,8 +170,60 @@ fn dry_run_previews_rule_changes() {
             &["login"].as_slice().into()
         )
     );
+    let changes = serde_json::json!([{ "rule": "login", "field": "limit", "before": 3, "after": 4 }]);
+    assert_eq!(preview["changes"], changes);
     let wrong =
         server.send("PUT", "/v1/rules?dry-run=true", &token, "rules:\n  - name: one\n    limit: zero\n");
     assert_eq!((wrong.status, &wrong.json()["error"]["code"]), (400, &"invalid_rules".into()));
     assert_eq!(server.get("/v1/rules").json()["edition"]["version"], 1, "nothing has changed");
+}
+
+#[test]
+fn rules_are_replaced_only_if_they_match_the_etag() {
+    const ADMIN: (&str, &str) = ("authorization", "Bearer admin-token-0123456789");
+    let server = Server::with_env(&[("SLIDEGATE_ADMIN_TOKEN", "admin-token-0123456789")], RULES, &[]);
+    let shown = server.get("/v1/rules");
+    let etag = shown.header("etag").unwrap();
+    assert_eq!(etag, format!("\"{}\"", shown.json()["edition"]["hash"].as_str().unwrap()));
+    assert_eq!(server.get("/v1/rules?format=yaml").header("etag"), Some(etag));
+    let put = |if_match: &str, limit: u64| {
+        let rules = format!("rules: [{{ name: one, limit: {limit}, window: 1m }}]");
+        server.send("PUT", "/v1/rules", &[ADMIN, ("if-match", if_match)], &rules)
+    };
+    let stale = put("\"0000000000000000\"", 7);
+    assert_eq!((stale.status, &stale.json()["error"]["code"]), (412, &"edition_mismatch".into()));
+    assert_eq!(server.get("/v1/rules").header("etag"), Some(etag), "nothing has changed");
+    let replaced = put(&format!("\"0000000000000000\", {etag}"), 7);
+    assert_eq!((replaced.status, &replaced.json()["edition"]["version"]), (200, &2.into()));
+    let next = replaced.header("etag").unwrap();
+    assert_ne!(next, etag);
+    assert_eq!(put(etag, 8).status, 412, "the first edition is no longer in force");
+    assert_eq!(put(next, 8).status, 200);
+    assert_eq!(put("*", 9).status, 200);
+    assert_eq!(server.get("/v1/rules").json()["edition"]["source"], "PUT /v1/rules of 127.0.0.1");
+}
+
+/// A whole configuration file can be sent: its rules are put in force, and its other sections are ignored.
+#[test]
+fn rules_of_a_configuration_file_are_put_in_force() {
+    let token = [("authorization", "Bearer admin-token-0123456789")];
+    let server = Server::with_env(&[("SLIDEGATE_ADMIN_TOKEN", "admin-token-0123456789")], RULES, &[]);
+    let file = "listen: { http: 8080 }\nstore: redis\nrules: [{ name: one, limit: 7, window: 1m }]\n";
+    assert_eq!(server.send("PUT", "/v1/rules", &token, file).status, 200);
+    assert_eq!(server.get("/v1/rules").json()["rules"][0]["limit"], 7);
+    let wrong = server.send("PUT", "/v1/rules", &token, "rulez: []\nrules: []\n");
+    assert!(wrong.body.contains("did you mean `rules`?"), "{}", wrong.body);
+}
+
+#[test]
+fn query_errors_name_the_parameter() {
+    let server = Server::start(RULES);
+    let message = |path: &str| {
+        let answer = server.get(path);
+        assert_eq!(answer.status, 400, "{}", answer.body);
+        answer.json()["error"]["message"].as_str().unwrap().to_owned()
+    };
+    let unknown = message("/v1/rules?colour=red");
+    assert!(unknown.starts_with("invalid query: ") && unknown.contains("`colour`"), "{unknown}");
+    assert!(!unknown.contains("deserialize"), "{unknown}");
 }

@@ -53,6 +53,8 @@ pub struct RuleManager {
     current: ArcSwap<Edition>,
     failure: ArcSwapOption<Failure>,
     change_lock: Mutex<()>,
+    /// Held by a replacement over HTTP, from the check of its precondition until it is in force.
+    pub(crate) replacing: tokio::sync::Mutex<()>,
     changes: AtomicU64,
     failures: AtomicU64,
 }
@@ -87,6 +89,7 @@ impl RuleManager {
             current: ArcSwap::from_pointee(edition),
             failure: ArcSwapOption::empty(),
             change_lock: Mutex::new(()),
+            replacing: tokio::sync::Mutex::new(()),
             changes: AtomicU64::new(0),
             failures: AtomicU64::new(0),
         }

@@ -1,6 +1,7 @@
 //! Errors of the HTTP API: codes, statuses and bodies.
 
 use axum::body::Body;
+use axum::extract::rejection::QueryRejection;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use bytes::BytesMut;
@@ -44,6 +45,7 @@ codes! {
     UntrustedProxy = FORBIDDEN, "the peer is not one of the trusted proxies";
     NotFound = NOT_FOUND, "the path does not exist";
     NoSuchKey = NOT_FOUND, "the key has no count";
+    EditionMismatch = PRECONDITION_FAILED, "the rules in force are not the edition of `If-Match`";
     MethodNotAllowed = METHOD_NOT_ALLOWED, "the path does not accept this method; see `Allow`";
     Timeout = REQUEST_TIMEOUT, "the request took too long to arrive";
     TooLarge = PAYLOAD_TOO_LARGE, "the body is too large";
@@ -99,6 +101,14 @@ impl ApiError {
     /// Returns only the body, for a result within a batch.
     pub(super) fn into_body(self) -> ErrorBody {
         self.body
+    }
+}
+
+impl From<QueryRejection> for ApiError {
+    fn from(rejection: QueryRejection) -> Self {
+        let text = rejection.body_text();
+        let reason = text.strip_prefix("Failed to deserialize query string: ").unwrap_or(&text);
+        ApiError::new(Code::InvalidRequest, format!("invalid query: {reason}"))
     }
 }
 

@@ -105,8 +105,7 @@ async fn authorize(
     query: Result<Query<QueryParams>, QueryRejection>,
     head: HeaderMap,
 ) -> Result<Response, ApiError> {
-    let Query(query) =
-        query.map_err(|rejection| ApiError::new(Code::InvalidRequest, rejection.body_text()))?;
+    let Query(query) = query?;
     let config = &app.settings.authorize;
     let deny_status_code = match query.deny.map(deny_status) {
         None => config.deny_status,

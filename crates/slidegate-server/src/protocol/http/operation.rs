@@ -312,6 +312,7 @@ pub(super) fn headers() -> Value {
         "X-RateLimit-Limit": number("Limit of the tightest rule, with `?headers=x-ratelimit`."),
         "X-RateLimit-Remaining": number("Remaining permits of that rule."),
         "X-RateLimit-Reset": number("Seconds until all permits of that rule are available."),
+        "ETag": text("Hash of the rules in force, for `If-Match`.", "\"9a3c5d0f11e2b746\""),
         "WWW-Authenticate": { "description": "Authentication scheme for the token.", "schema": { "const": "Bearer" }, "example": "Bearer" },
     })
 }

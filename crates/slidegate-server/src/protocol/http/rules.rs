@@ -1,11 +1,11 @@
 //! `GET` and `PUT /v1/rules`: reads and replaces the rules in force.
 
-use axum::Json;
 use axum::body::Bytes;
 use axum::extract::rejection::{BytesRejection, QueryRejection};
 use axum::extract::{Query, State};
-use axum::http::{StatusCode, header};
+use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use axum::{Extension, Json};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -16,6 +16,7 @@ use slidegate::{
 
 use super::Shared;
 use super::error::{ApiError, Code};
+use super::forward_auth::Peer;
 use super::operation::{Access, Operation};
 use super::route::Route;
 use crate::app::rule_manager::{Edition, RulesBody, hash};
@@ -148,17 +149,32 @@ pub(super) fn route() -> Route {
             json!({ "enum": ["json", "yaml"] }),
         )
         .answers::<RulesResponse>("200", "The rules", &[RULES_EXAMPLE])
+        .with_headers(&["ETag"])
         .or_as::<RulesBody>(&[YAML])
         .fails(&[Code::InvalidRequest]);
     let put = Operation::new(Access::Admin, "replace-rules", "Replace all rules at once")
         .parameter("query", "dry-run", "`true` only returns the changes.", json!({ "type": "boolean" }))
+        .parameter(
+            "header",
+            "if-match",
+            "`ETag` of the rules to replace. If other rules are in force, nothing is changed.",
+            json!({ "type": "string" }),
+        )
         .takes_any_of::<RulesInput>(&["application/json", "application/yaml"], &[NEW_RULES_EXAMPLE])
         .answers::<ReplaceResponse>(
             "200",
             "The rules in force, or the changes of a dry run",
             &[RULES_EXAMPLE],
         )
-        .fails(&[Code::InvalidRequest, Code::InvalidRules, Code::Timeout, Code::TooLarge, Code::Unavailable]);
+        .with_headers(&["ETag"])
+        .fails(&[
+            Code::InvalidRequest,
+            Code::InvalidRules,
+            Code::EditionMismatch,
+            Code::Timeout,
+            Code::TooLarge,
+            Code::Unavailable,
+        ]);
     Route::new("/v1/rules").get(show, get).put(replace, put).up_to(MAX_RULES_BODY)
 }
 
@@ -166,20 +182,28 @@ async fn show(
     State(app): State<Shared>,
     query: Result<Query<ShowQuery>, QueryRejection>,
 ) -> Result<Response, ApiError> {
-    let Query(ShowQuery { format }) = query.map_err(invalid_query)?;
+    let Query(ShowQuery { format }) = query?;
     let edition = app.rules.current();
     match format {
-        Format::Json => Ok(rules_response(&app, &edition).into_response()),
+        Format::Json => Ok(rules_response(&app, &edition)),
         Format::Yaml => {
             let text = serde_saphyr::to_string(&RulesBody::from(&*edition.rules))
                 .map_err(|_| ApiError::new(Code::Unavailable, "the rules cannot be written as YAML"))?;
-            Ok(([(header::CONTENT_TYPE, YAML)], text).into_response())
+            let headers = [(header::CONTENT_TYPE, YAML.to_owned()), (header::ETAG, etag(&edition))];
+            Ok((headers, text).into_response())
         }
     }
 }
 
-fn invalid_query(rejection: QueryRejection) -> ApiError {
-    ApiError::new(Code::InvalidRequest, rejection.body_text())
+/// Difference between two rules of the same name.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "RuleChange")]
+struct RuleChange {
+    rule: String,
+    field: String,
+    /// Value in force; null if the field is not given.
+    before: Value,
+    after: Value,
 }
 
 /// Changes that new rules would make.
@@ -192,6 +216,8 @@ struct Preview {
     added: Vec<String>,
     removed: Vec<String>,
     altered: Vec<String>,
+    /// Fields of altered rules, before and after.
+    changes: Vec<RuleChange>,
     #[serde(flatten)]
     rules: RulesBody,
 }
@@ -207,13 +233,62 @@ impl Preview {
             added: names(after, &|rule| find_by_name(before, rule.name()).is_none()),
             removed: names(before, &|rule| find_by_name(after, rule.name()).is_none()),
             altered: names(after, &|rule| find_by_name(before, rule.name()).is_some_and(|old| old != *rule)),
+            changes: after
+                .iter()
+                .filter_map(|rule| Some((find_by_name(before, rule.name())?, rule)))
+                .flat_map(|(old, new)| changed_fields(&old, new))
+                .collect(),
             rules: RulesBody::from(after),
         }
     }
 }
 
-fn rules_response(app: &AppState, edition: &Edition) -> Json<RulesResponse> {
-    Json(RulesResponse { edition: EditionBody::of(app, edition), rules: RulesBody::from(&*edition.rules) })
+fn rules_response(app: &AppState, edition: &Edition) -> Response {
+    let body =
+        RulesResponse { edition: EditionBody::of(app, edition), rules: RulesBody::from(&*edition.rules) };
+    ([(header::ETAG, etag(edition))], Json(body)).into_response()
+}
+
+/// Returns the `ETag` of an edition: its hash, in quotes.
+fn etag(edition: &Edition) -> String {
+    format!("\"{}\"", edition.hash)
+}
+
+/// Checks that the edition in force is one of those that the request may replace.
+fn check_if_match(headers: &HeaderMap, edition: &Edition) -> Result<(), ApiError> {
+    let etag = etag(edition);
+    let mut expected = headers.get_all(header::IF_MATCH).iter().peekable();
+    if expected.peek().is_none() {
+        return Ok(());
+    }
+    let mut tags = expected.flat_map(|value| value.as_bytes().split(|byte| *byte == b',')).map(<[u8]>::trim_ascii);
+    if tags.any(|tag| tag == b"*" || tag == etag.as_bytes()) {
+        return Ok(());
+    }
+    let message = format!("the rules in force have the ETag {etag}: read them again, and repeat the change");
+    Err(ApiError::new(Code::EditionMismatch, message))
+}
+
+/// Returns the fields that differ between two rules of the same name.
+fn changed_fields(before: &Rule, after: &Rule) -> Vec<RuleChange> {
+    let fields = |rule: &Rule| match serde_json::to_value(RuleFile::from(rule)) {
+        Ok(Value::Object(fields)) => fields,
+        _ => serde_json::Map::new(),
+    };
+    let rule = after.name();
+    let (before, mut after) = (fields(before), fields(after));
+    let mut changes = Vec::new();
+    let mut add = |field, before, after| {
+        changes.push(RuleChange { rule: rule.to_owned(), field, before, after });
+    };
+    for (field, old) in before {
+        let new = after.remove(&field).unwrap_or_default();
+        if old != new {
+            add(field, old, new);
+        }
+    }
+    after.into_iter().for_each(|(field, new)| add(field, Value::Null, new));
+    changes
 }
 
 impl EditionBody {
@@ -231,10 +306,12 @@ impl EditionBody {
 /// Replaces the rules. They are in force when the response is sent; invalid rules change nothing.
 async fn replace(
     State(app): State<Shared>,
+    Extension(Peer(peer)): Extension<Peer>,
+    headers: HeaderMap,
     query: Result<Query<ReplaceQuery>, QueryRejection>,
     text: Result<Bytes, BytesRejection>,
 ) -> Result<Response, ApiError> {
-    let Query(ReplaceQuery { dry_run }) = query.map_err(invalid_query)?;
+    let Query(ReplaceQuery { dry_run }) = query?;
     let text = text.map_err(|rejection| match rejection.status() {
         StatusCode::PAYLOAD_TOO_LARGE => {
             ApiError::new(Code::TooLarge, format!("the rules are too large: {MAX_RULES_BODY} bytes at most"))
@@ -249,6 +326,8 @@ async fn replace(
         return Ok(Json(Preview::new(&app.limiter.rules(), &app.settings.authorize.normalize_paths(rules)))
             .into_response());
     }
-    let edition = app.replace_rules(rules, "PUT /v1/rules").await?;
-    Ok(rules_response(&app, &edition).into_response())
+    let _one_at_a_time = app.rules.replacing.lock().await;
+    check_if_match(&headers, &app.rules.current())?;
+    let edition = app.replace_rules(rules, &format!("PUT /v1/rules of {}", peer.ip().to_canonical())).await?;
+    Ok(rules_response(&app, &edition))
 }

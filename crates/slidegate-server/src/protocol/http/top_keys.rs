@@ -58,8 +58,7 @@ async fn top(
     State(app): State<Shared>,
     query: Result<Query<QueryParams>, QueryRejection>,
 ) -> Result<Json<TopBody>, ApiError> {
-    let Query(QueryParams { period, rule }) =
-        query.map_err(|rejection| ApiError::new(Code::InvalidRequest, rejection.body_text()))?;
+    let Query(QueryParams { period, rule }) = query?;
     let [hottest, denied] = app.stats.top_keys(period, rule.as_deref(), MAX_KEYS).map(|keys| {
         let body = |TopKey { key, count }| TopKeyBody {
             rule: key.rule().to_owned(),
