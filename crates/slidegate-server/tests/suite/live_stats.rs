@@ -217,7 +217,7 @@ fn rules_of_a_configuration_file_are_put_in_force() {
 
 #[test]
 fn query_errors_name_the_parameter() {
-    let server = Server::start(RULES);
+    let server = Server::with_env(&[], RULES, &[]);
     let message = |path: &str| {
         let answer = server.get(path);
         assert_eq!(answer.status, 400, "{}", answer.body);
