@@ -140,9 +140,12 @@ local function audit(key, expected)
   local needed = math.max(0, a.leaves - later)
   local wrong = a.total or a.costs or a.newest[1] ~= a.newest[2] or a.oldest[1] ~= a.oldest[2]
   local short = expires == 0 or expires < needed
-  -- The expiry first: gc.lua explains the order.
-  if repair and (wrong or short) then expire_at(key, expiry_of(a.state, line)) end
-  if repair and wrong then a.apply_repair() end
+  if repair and (wrong or short) then
+    -- A write that takes no memory first: gc.lua explains the order.
+    call('PERSIST', key)
+    if wrong then a.apply_repair() end
+    expire_at(key, expiry_of(a.state, line))
+  end
   return AuditReplyHead.AuditReply.pack({
     form = AuditForm.Counted, expires = expires, at = plain(a.state.at), counted = plain(a.counted),
     stored = plain(a.stored), total_is_wrong = flag(a.total), costs_are_wrong = flag(a.costs),

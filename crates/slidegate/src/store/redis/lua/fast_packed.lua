@@ -61,7 +61,7 @@ do
           end
         end
         if supported then
-          local newer, moved = string.sub(raw, 109, 108 + recent * 8), refills > 0
+          local newer, moved, expires = string.sub(raw, 109, 108 + recent * 8), refills > 0, false
           if granted > 0 then
             if recent == 16 then
               call('SETRANGE', key, format('%d', 364 + tail * 8), newer)
@@ -70,9 +70,7 @@ do
             used = used + granted * cost
             newer = newer .. struct.pack('>I6I2', now % 281474976710656, granted * cost)
             recent, next_ordinal = recent + 1, granted
-            if now - now % period > newest then
-              call('PEXPIRE', key, format('%d', math.ceil(ttl / 1000)))
-            end
+            expires = now - now % period > newest
             newest, last = now, now
           elseif gone > 0 then
             last = now
@@ -91,6 +89,8 @@ do
               -- The counts are after the mark and the shape.
               call('SETRANGE', key, '52', counts .. newer)
             end
+            -- Last: see `expire_at` in common.lua.
+            if expires then call('PEXPIRE', key, format('%d', math.ceil(ttl / 1000))) end
           end
           if granted == times then
             return ReplyHead.RunHead.GrantedRun.pack({ at = now, form = RunForm.Granted, used = used })

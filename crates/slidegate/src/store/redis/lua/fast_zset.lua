@@ -138,7 +138,7 @@ do
         end
         if granted < times and uniform_cost == 0 then supported = false end
         if supported then
-          local before, retry = used, 0
+          local before, retry, expires = used, 0, false
           if granted > 0 then
             local total = granted * cost
             local name
@@ -165,9 +165,7 @@ do
             else
               call('ZADD', key, format(uniform_cost == 1 and '-%d' or '-%d.25', stored), 'u', newest_at, quota_tag, at, name)
             end
-            if now - now % period > newest then
-              call('PEXPIRE', key, format('%d', math.ceil(ttl / 1000)))
-            end
+            expires = now - now % period > newest
             newest = now
           elseif gone > 0 then
             call('ZADD', key, format(uniform_cost == 1 and '-%d.5' or '-%d.75', used + kept), 'u', format('-%d', now), 'l')
@@ -181,6 +179,8 @@ do
               retry = call('ZRANGE', key, rank, rank, 'WITHSCORES')[2] + window - now
             end
           end
+          -- Last: see `expire_at` in common.lua.
+          if expires then call('PEXPIRE', key, format('%d', math.ceil(ttl / 1000))) end
           if granted == times then
             if not heads then
               return ReplyHead.RunHead.GrantedRun.pack({ at = now, form = RunForm.Granted, used = used })

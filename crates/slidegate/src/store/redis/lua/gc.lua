@@ -97,8 +97,9 @@ local function scan_log(line)
   local s = kinds[2].load(line)
   local n = s.gone > 0 and size - kinds[2].size(s) or 0
   return s, math.max(s.before, s.pushed) + line.window, n, function()
-    expire_at(KEYS[3], expiry_of(s, line))
+    call('PERSIST', KEYS[3])
     if not unfinished then kinds[2].save(s, line) end
+    expire_at(KEYS[3], expiry_of(s, line))
     return n
   end
 end

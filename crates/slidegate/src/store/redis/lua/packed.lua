@@ -358,15 +358,16 @@ do
     s.front, s.recent, s.size = front, '', (bytes - #front) / width
     local offset = HEADER + 2 * BUFFER * width
     -- SET replaces the key; removing it first could fail: see `is_here` in prelude.lua. A string that SETRANGE makes
-    -- longer takes twice its length in memory.
-    call('SET', s.key, string.rep('\0', offset + s.room * width))
+    -- longer takes twice its length in memory. The expiry is set with the key, because other writes follow: a key that
+    -- expires during a script exists until the script ends, unlike one that PEXPIRE removes.
+    local left = math.max(s.at, s.newest) + line.ttl - now
+    call('SET', s.key, string.rep('\0', offset + s.room * width), 'PX', format('%d', math.ceil(left / 1000)))
     while parts[i] do
       local piece = from > 1 and string.sub(parts[i], from) or parts[i]
       call('SETRANGE', s.key, format('%d', offset), piece)
       offset, i, from = offset + #piece, i + 1, 1
     end
     call('SETRANGE', s.key, '0', pack_header(s) .. string.rep('\0', BUFFER * width) .. front)
-    expire_at(s.key, math.max(s.at, s.newest) + line.ttl)
     if s.fresh then call('UNLINK', s.notes) end
     s.fresh, s.has_notes = false, true
   end
