@@ -236,8 +236,9 @@ fn listens(port: u16) -> bool {
 
 /// Returns true for `slidegate` and `slidegate serve …`, also after assignments of variables.
 fn is_serve(command: &str) -> bool {
-    let mut words =
-        command.split_whitespace().skip_while(|word| word.contains('=') && !word.starts_with('-'));
+    let assignments = Regex::new(r"^([A-Za-z_]+=(\$\([^)]*\)|'[^']*'|\S*)\s+)*").unwrap();
+    let command = assignments.replace(command, "");
+    let mut words = command.split_whitespace();
     words.next() == Some("slidegate")
         && words.next().is_none_or(|word| {
             word == "serve" || (word.starts_with("--") && !["--help", "--version"].contains(&word))
@@ -253,7 +254,8 @@ fn compare(shown: &[String], output: &str) -> Result<(), String> {
 
 #[test]
 fn servers_are_recognised() {
-    for command in ["slidegate", "slidegate serve --config a", "A=b slidegate serve", "slidegate --config a"]
+    for command in
+        ["slidegate", "slidegate serve --config a", "A=b C=$(d e) slidegate serve", "slidegate --config a"]
     {
         assert!(is_serve(command), "{command}");
     }
