@@ -25,3 +25,18 @@ need_nextest() {
     fi
     nextest=(target/tools/cargo/bin/cargo-nextest nextest)
 }
+
+# Puts mdBook and its preprocessor for diagrams on the path, compiled into target/tools unless they are there.
+need_mdbook() {
+    local tools=$PWD/target/tools/cargo
+    PATH=$tools/bin:$PATH
+    need_crate mdbook 0.5.4 --no-default-features --features search
+    need_crate mdbook-mermaid 0.17.1
+}
+
+# need_crate PROGRAM VERSION [ARGUMENT...]: installs a crate with the program of its name into target/tools.
+need_crate() {
+    [[ "$("$1" --version 2>/dev/null || true)" != *"$2" ]] || return 0
+    echo "compiling $1 $2 into target/tools (once, some minutes)"
+    cargo install --quiet --locked --root target/tools/cargo --version "$2" "${@:3}" "$1"
+}

@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # Draws the pictures of docs/explanation/algorithms.md and docs/reference/simulate.md, each by `slidegate simulate` itself: docs/pictures/*.svg.
-# With a first argument, a program to draw with instead of building one.
+# docs/pictures/dashboard.png is a picture of a server after a minute of traffic. With the argument `dashboard`, takes only that one.
+# SLIDEGATE names a program to use instead of building one.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-slidegate=${1:-}
+slidegate=${SLIDEGATE:-}
 if [ -z "$slidegate" ]; then
     cargo build --release -q -p slidegate-server
     slidegate=target/release/slidegate
@@ -11,6 +12,13 @@ fi
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 mkdir -p docs/pictures
+
+source scripts/need.sh
+need chromium chromium
+need chromedriver chromium-driver
+python3 scripts/dashboard-picture.py "$slidegate" docs/pictures/dashboard.png
+[ "${1:-}" != dashboard ] || exit 0
+
 all=sliding-window,fixed-window,time-slice,token-bucket
 
 # draw NAME PICTURE RULES ARGUMENT...: one picture of a run becomes docs/pictures/NAME.svg.

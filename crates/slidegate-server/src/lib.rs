@@ -38,7 +38,7 @@ mod telemetry;
 
 pub use crate::app::auth::{Auth, Token};
 pub use crate::app::state::AppState;
-pub use crate::cli::run;
+pub use crate::cli::{command, run};
 pub use crate::config::{Config, DEMO, Limits, RedisConfig};
 pub use crate::protocol::grpc::messages;
 pub use crate::protocol::serve;

@@ -4,6 +4,7 @@
 //! - [`FaultProxy`] stands between a client and a server and delays, drops or resets connections.
 //! - [`FakeTime`] gives one server a clock of its own.
 //! - [`certificates`] writes a certificate authority and the certificates of a server and a client.
+//! - [`documents`] compares generated files of the repository with the code.
 //! - [`process`] runs child processes with a time limit; [`stub`], [`upstream`] and [`http2_client`] are peers of a server
 //!   that is tested.
 //!
@@ -12,6 +13,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::new_without_default)]
 
 mod certificates;
+pub mod documents;
 mod fake_time;
 mod fault;
 mod fault_proxy;

@@ -14,7 +14,7 @@ mod validate;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 use slidegate_simulator::SimulateArgs;
 
 use self::acquire::AcquireArgs;
@@ -69,6 +69,11 @@ enum Import {
         #[arg(required = true, value_name = "FILE")]
         files: Vec<PathBuf>,
     },
+}
+
+/// Returns the declaration of the command line. The page `docs/reference/cli.md` derives from it.
+pub fn command() -> clap::Command {
+    Cli::command()
 }
 
 /// Runs the command line of this process.

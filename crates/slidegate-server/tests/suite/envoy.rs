@@ -16,7 +16,8 @@ const DOCS: &str = include_str!("../../../../docs/reference/envoy.md");
 
 /// The YAML blocks of the page: the rules, and Envoy's file.
 fn blocks() -> [&'static str; 2] {
-    let mut blocks = DOCS.split("```yaml\n").skip(1).map(|rest| rest.split("```").next().unwrap());
+    let block = |rest: &'static str| rest.split("```").next().unwrap().split_once('\n').unwrap().1;
+    let mut blocks = DOCS.split("```yaml").skip(1).map(block);
     [(); 2].map(|()| blocks.next().unwrap())
 }
 

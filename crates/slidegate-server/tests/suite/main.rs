@@ -30,9 +30,8 @@ mod msrv; // no dependency needs a newer Rust
 mod openapi; // every response is as /openapi.json describes
 mod prometheus; // a real Prometheus with the alerts
 mod proxies; // nginx, Traefik and Caddy with forward authentication
-mod readme; // the examples of the README
 mod redis_store; // counting in Redis, from the API
-mod reference; // docs/reference/configuration.md and the fuzz dictionaries, from the declarations
+mod reference; // pages of docs/reference and the fuzz dictionaries, from the declarations
 mod resource_limits; // connections and memory of greedy clients
 mod resp; // the Redis protocol
 mod rule_reload; // rules that change while they are used
@@ -41,6 +40,7 @@ mod shadow_rules; // shadow rules are counted exactly
 mod shared_rules; // `rules: redis`, one set of rules for every node
 mod signed_reservations; // only signed reservations are settled
 mod simulate; // `slidegate simulate`
+mod snippets; // the commands and files of README.md and docs/
 mod timeouts; // slow clients time out, shutdown loses no response
 mod tls; // TLS for every protocol
 mod tracing; // logs and spans

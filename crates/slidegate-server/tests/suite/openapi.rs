@@ -5,6 +5,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
+use serde_json::{Value, json};
 use slidegate_testkit::process;
 
 use crate::server::Server;
@@ -72,6 +73,36 @@ fn description_needs_the_decision_token() {
         let index = listener.send("GET", "/", &[("authorization", &token)], "");
         assert!(index.body.contains("/openapi.json"), "{}", index.body);
     }
+}
+
+/// The examples of decisions are the answers of a server with the demo rules, except for times and the reservation.
+#[test]
+fn decision_examples_are_real_answers() {
+    fn masked(value: Value) -> Value {
+        let masked_field = |(name, value): (String, Value)| match name.as_str() {
+            "retry_after_ms" | "reset_after_ms" => (name, Value::Null),
+            "reservation" => (name, json!(value.is_string())),
+            _ => (name, masked(value)),
+        };
+        match value {
+            Value::Object(fields) => fields.into_iter().map(masked_field).collect(),
+            Value::Array(items) => items.into_iter().map(masked).collect(),
+            value => value,
+        }
+    }
+    let server = Server::demo();
+    let operation = server.get("/openapi.json").json()["paths"]["/v1/acquire"]["post"].clone();
+    let example = |body: &Value, n: usize| {
+        body["content"]["application/json"]["examples"][n.to_string()]["value"].clone()
+    };
+    let acquire = |n| server.post("/v1/acquire", &example(&operation["requestBody"], n).to_string());
+    for n in 1..=2 {
+        assert_eq!(masked(acquire(n).json()), masked(example(&operation["responses"]["200"], n)));
+    }
+    // The demo rules allow three logins.
+    acquire(1);
+    acquire(1);
+    assert_eq!(masked(acquire(1).json()), masked(example(&operation["responses"]["429"], 1)));
 }
 
 /// Errors are JSON, also those that axum notices.

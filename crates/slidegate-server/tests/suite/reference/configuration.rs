@@ -1,29 +1,13 @@
 //! Documents that derive from the declarations of rule fields and settings: the reference page `docs/reference/configuration.md` and the
-//! fuzz dictionaries. The tests compare the files with the declarations; with `SLIDEGATE_WRITE=1` they write them.
+//! fuzz dictionaries.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
-use std::path::Path;
 
 use slidegate::section::{Description, Kind, Section, Terms};
 use slidegate::{Rules, rules::RulesFile};
 use slidegate_server::config::Config;
-
-/// Compares a file of the repository with the text that it must have.
-#[track_caller]
-fn compare(path: &str, expected: &str) {
-    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(path);
-    if std::env::var_os("SLIDEGATE_WRITE").is_some() {
-        std::fs::write(&file, expected).unwrap();
-    }
-    let found = std::fs::read_to_string(&file).unwrap_or_default();
-    let difference = found.lines().zip(expected.lines()).find(|(found, expected)| found != expected);
-    assert!(
-        found == expected,
-        "{path} is out of date: {difference:?}. Write it with\n\
-         SLIDEGATE_WRITE=1 cargo nextest run --workspace --all-features -E 'test(/^reference::/)'"
-    );
-}
+use slidegate_testkit::documents::compare;
 
 /// Text before the tables.
 const INTRODUCTION: &str = "# Configuration
