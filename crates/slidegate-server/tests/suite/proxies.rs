@@ -225,6 +225,14 @@ fn nginx() {
     }
 }
 
+/// The tutorial has the configuration that is tested here.
+#[test]
+fn nginx_tutorial_has_the_same_configuration() {
+    let tutorial = include_str!("../../../../docs/tutorials/behind-nginx.md");
+    let trimmed = |text: &str| text.lines().map(|line| line.trim().to_owned() + "\n").collect::<String>();
+    assert!(trimmed(tutorial).contains(&trimmed(&nginx_variants()[0])));
+}
+
 #[test]
 fn nginx_without_slidegate() {
     let [closed, open] = nginx_variants();
