@@ -2,9 +2,12 @@
 //! to retry. Without Slidegate, the variants of docs/how-to/clients.md fail closed or open.
 
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use slidegate_testkit::{eventually, lasting_port, stub::Denying, upstream::Upstream};
@@ -367,12 +370,24 @@ fn caddy_without_slidegate() {
     Faults::new().assert_statuses(open, start_caddy, [200, 200, 200]);
 }
 
-/// Caddy does not send a request to the application again if the application fails.
+/// Caddy does not send a request to the application again if the application closes the connection without an answer.
 #[test]
 fn caddy_without_the_application() {
     let [_, open]: [&str; 2] = blocks("Caddy").try_into().unwrap();
-    let (slidegate, upstream) = (slidegate(), Upstream::with_status(502, "from upstream"));
-    let proxy = start_caddy(&patient(open), &slidegate.address, &upstream);
+    let application = TcpListener::bind("127.0.0.1:0").unwrap();
+    let configuration = open.replace("127.0.0.1:9000", &application.local_addr().unwrap().to_string());
+    let requests = Arc::new(AtomicUsize::new(0));
+    let counter = Arc::clone(&requests);
+    // It ends with the process of the test.
+    std::thread::spawn(move || {
+        for stream in application.incoming().flatten() {
+            counter.fetch_add(1, Ordering::Relaxed);
+            let mut lines = BufReader::new(stream).lines().map_while(Result::ok);
+            lines.find(String::is_empty);
+        }
+    });
+    let (slidegate, unused) = (slidegate(), Upstream::start("unused"));
+    let proxy = start_caddy(&patient(&configuration), &slidegate.address, &unused);
     assert_eq!(Server::at(&proxy.address).get("/api/things").status, 502);
-    assert_eq!(upstream.requests(), 1);
+    assert_eq!(requests.load(Ordering::Relaxed), 1);
 }
