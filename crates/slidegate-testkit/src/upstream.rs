@@ -1,4 +1,4 @@
-//! HTTP server behind a proxy: answers every request with one text, and counts requests.
+//! HTTP server behind a proxy: answers every request with one status and text, and counts requests.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
@@ -14,8 +14,13 @@ pub struct Upstream {
 }
 
 impl Upstream {
-    /// Starts a server that answers with `text`.
+    /// Starts a server that answers 200 with `text`.
     pub fn start(text: &'static str) -> Self {
+        Self::with_status(200, text)
+    }
+
+    /// Starts a server that answers with `status` and `text`.
+    pub fn with_status(status: u16, text: &'static str) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap().to_string();
         let (requests, stop) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicBool::new(false)));
@@ -26,7 +31,7 @@ impl Upstream {
                     return;
                 }
                 let counter = Arc::clone(&counter);
-                std::thread::spawn(move || answer(stream.unwrap(), text, &counter));
+                std::thread::spawn(move || answer(stream.unwrap(), status, text, &counter));
             }
         });
         Upstream { address, requests, stop }
@@ -50,7 +55,7 @@ impl Drop for Upstream {
     }
 }
 
-fn answer(mut stream: TcpStream, text: &str, requests: &AtomicUsize) {
+fn answer(mut stream: TcpStream, status: u16, text: &str, requests: &AtomicUsize) {
     let mut reader = BufReader::new(stream.try_clone().unwrap());
     loop {
         // Tests send only requests without a body.
@@ -62,8 +67,9 @@ fn answer(mut stream: TcpStream, text: &str, requests: &AtomicUsize) {
         }
         requests.fetch_add(1, Ordering::Relaxed);
         let length = text.len();
-        let answer =
-            format!("HTTP/1.1 200 OK\r\ncontent-length: {length}\r\ncontent-type: text/plain\r\n\r\n{text}");
+        let answer = format!(
+            "HTTP/1.1 {status} X\r\ncontent-length: {length}\r\ncontent-type: text/plain\r\n\r\n{text}"
+        );
         if stream.write_all(answer.as_bytes()).is_err() {
             return;
         }

@@ -1,13 +1,16 @@
-//! Tests nginx, Traefik and Caddy with `/v1/authorize`: exactly the limit passes, and other clients get 429 with a time
-//! to retry.
+//! Tests nginx, Traefik and Caddy with `/v1/authorize`: exactly the limit passes, and other requests get 429 with a time
+//! to retry. Without Slidegate, the variants of docs/how-to/clients.md fail closed or open.
 
 use std::fs;
-use std::net::TcpStream;
+use std::io::{BufRead, BufReader};
+use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use slidegate_testkit::{eventually, lasting_port, upstream::Upstream};
+use slidegate_testkit::{eventually, lasting_port, stub::Denying, upstream::Upstream};
 
 use crate::server::{Answer, Server};
 
@@ -22,14 +25,23 @@ fn slidegate() -> Server {
     ))
 }
 
-/// Configuration under a heading of docs/how-to/clients.md, with the addresses of this test.
-fn configuration(heading: &str, slidegate: &Server, upstream: &Upstream, port: u16) -> String {
+/// Code blocks under a heading of docs/how-to/clients.md, in order.
+fn blocks(heading: &str) -> Vec<&'static str> {
     let (_, section) = CLIENTS.split_once(&format!("\n### {heading}\n")).unwrap();
-    let block = section.split("```").nth(1).unwrap();
-    let (_, text) = block.split_once('\n').unwrap();
-    let text =
-        text.replace("127.0.0.1:8080", &slidegate.address).replace("127.0.0.1:9000", &upstream.address);
+    let section = section.split("\n### ").next().unwrap();
+    section.split("```").skip(1).step_by(2).map(|block| block.split_once('\n').unwrap().1).collect()
+}
+
+/// Returns a configuration with the addresses of this test.
+fn with_addresses(text: &str, slidegate: &str, upstream: &Upstream, port: u16) -> String {
+    let text = text.replace("127.0.0.1:8080", slidegate).replace("127.0.0.1:9000", &upstream.address);
     text.replace(":8000", &format!(":{port}"))
+}
+
+/// Returns a configuration with longer timeouts: a machine that runs tests may pause for longer than a decision takes.
+fn patient(text: &str) -> String {
+    assert!(text.contains("250ms"), "no timeout in {text}");
+    text.replace("250ms", "20s")
 }
 
 /// A proxy that runs in a folder of its own, killed on drop.
@@ -133,8 +145,50 @@ fn exactly_the_limit_passes(proxy: &Proxy, upstream: &Upstream, shows_what_is_le
     assert!(free.len() == REQUESTS && free.iter().all(|answer| answer.status == 200));
 }
 
-/// nginx with more settings of its `http` block.
-fn nginx_with(more: &str, slidegate: &Server, upstream: &Upstream) -> Proxy {
+/// Addresses at which Slidegate does not answer.
+struct Faults {
+    refusing: Denying,
+    /// Never accepts: connections stay in its backlog.
+    silent: TcpListener,
+    failing: Upstream,
+}
+
+impl Faults {
+    fn new() -> Self {
+        Faults {
+            refusing: Denying::new(),
+            silent: TcpListener::bind("127.0.0.1:0").unwrap(),
+            failing: Upstream::with_status(503, "unavailable"),
+        }
+    }
+
+    /// Asserts the statuses that clients get if Slidegate refuses the connection, does not answer, and answers 503. `start`
+    /// makes a proxy from a configuration and the address of Slidegate. Only requests with status 200 reach the upstream.
+    fn assert_statuses(
+        &self,
+        configuration: &str,
+        start: impl Fn(&str, &str, &Upstream) -> Proxy,
+        statuses: [u16; 3],
+    ) {
+        let patient = patient(configuration);
+        let faults = [
+            ("refused", patient.as_str(), self.refusing.address.to_string()),
+            ("no answer", configuration, self.silent.local_addr().unwrap().to_string()),
+            ("503", patient.as_str(), self.failing.address.clone()),
+        ];
+        for ((fault, configuration, address), status) in faults.into_iter().zip(statuses) {
+            let upstream = Upstream::start("from upstream");
+            let proxy = start(configuration, &address, &upstream);
+            upstream.reset_count();
+            let answer = Server::at(&proxy.address).get("/api/things");
+            assert_eq!(answer.status, status, "{fault}: {}", answer.body);
+            assert_eq!(upstream.requests(), usize::from(status == 200), "{fault}");
+        }
+    }
+}
+
+/// Starts nginx with a configuration of its `http` block.
+fn start_nginx(configuration: &str, slidegate: &str, upstream: &Upstream) -> Proxy {
     Proxy::start(|folder, port| {
         let config = format!(
             r#"
@@ -144,12 +198,11 @@ http {{
   access_log off;
   client_body_temp_path {folder}/a; proxy_temp_path {folder}/b; fastcgi_temp_path {folder}/c;
   uwsgi_temp_path {folder}/d; scgi_temp_path {folder}/e;
-  {more}
   {example}
 }}
 "#,
             folder = folder.display(),
-            example = configuration("nginx", slidegate, upstream, port),
+            example = with_addresses(configuration, slidegate, upstream, port),
         );
         fs::write(folder.join("nginx.conf"), config).unwrap();
         let mut command = Command::new("nginx");
@@ -158,59 +211,138 @@ http {{
     })
 }
 
+/// Both variants of nginx: fail closed, fail open.
+fn nginx_variants() -> [String; 2] {
+    let [closed, replacement]: [&str; 2] = blocks("nginx").try_into().unwrap();
+    let line = closed.lines().find(|line| line.contains("location @slidegate_away")).unwrap();
+    assert_ne!(line, replacement.trim_end());
+    [closed.to_owned(), closed.replace(line, replacement.trim_end())]
+}
+
 #[test]
 fn nginx() {
-    let (slidegate, upstream) = (slidegate(), Upstream::start("from upstream"));
-    let proxy = nginx_with("", &slidegate, &upstream);
+    for configuration in nginx_variants() {
+        let (slidegate, upstream) = (slidegate(), Upstream::start("from upstream"));
+        let proxy = start_nginx(&patient(&configuration), &slidegate.address, &upstream);
+        exactly_the_limit_passes(&proxy, &upstream, true);
+    }
+}
+
+/// The tutorial has the configuration that is tested here.
+#[test]
+fn nginx_tutorial_has_the_same_configuration() {
+    let tutorial = include_str!("../../../../docs/tutorials/behind-nginx.md");
+    let trimmed = |text: &str| text.lines().map(|line| line.trim().to_owned() + "\n").collect::<String>();
+    assert!(trimmed(tutorial).contains(&trimmed(&nginx_variants()[0])));
+}
+
+#[test]
+fn nginx_without_slidegate() {
+    let [closed, open] = nginx_variants();
+    Faults::new().assert_statuses(&closed, start_nginx, [503, 503, 503]);
+    Faults::new().assert_statuses(&open, start_nginx, [200, 200, 200]);
+}
+
+/// nginx asks the second server of an `upstream` block if the first does not answer.
+#[test]
+fn nginx_with_two_nodes() {
+    let (slidegate, upstream, refusing) = (slidegate(), Upstream::start("from upstream"), Denying::new());
+    let [closed, _] = nginx_variants();
+    let one = "server 127.0.0.1:8080;";
+    assert!(closed.contains(one));
+    let both = closed.replace(one, &format!("server {}; {one}", refusing.address));
+    let proxy = start_nginx(&patient(&both), &slidegate.address, &upstream);
     exactly_the_limit_passes(&proxy, &upstream, true);
 }
 
 /// A client that is over its limit stays over it, for any length and spelling of its path.
 #[test]
 fn nginx_with_large_headers() {
-    let (slidegate, upstream) = (slidegate(), Upstream::start("from upstream"));
-    let proxy = nginx_with("large_client_header_buffers 4 64k;", &slidegate, &upstream);
-    let passed = |path: &str| proxy.send(path, &[]).iter().filter(|answer| answer.status == 200).count();
-    assert_eq!(passed("/api/things"), LIMIT);
-    for path in
-        [&format!("/api/{}", "x".repeat(9_000)), &format!("/api/{}", "x".repeat(40_000)), "/API/", "/api;a"]
-    {
-        assert_eq!(passed(path), 0, "{} bytes", path.len());
+    for configuration in nginx_variants() {
+        let (slidegate, upstream) = (slidegate(), Upstream::start("from upstream"));
+        let configuration = format!("large_client_header_buffers 4 64k;\n{}", patient(&configuration));
+        let proxy = start_nginx(&configuration, &slidegate.address, &upstream);
+        let passed = |path: &str| proxy.send(path, &[]).iter().filter(|answer| answer.status == 200).count();
+        assert_eq!(passed("/api/things"), LIMIT);
+        for path in [
+            &format!("/api/{}", "x".repeat(9_000)),
+            &format!("/api/{}", "x".repeat(40_000)),
+            "/API/",
+            "/api;a",
+        ] {
+            assert_eq!(passed(path), 0, "{} bytes", path.len());
+        }
+        assert_eq!(upstream.requests(), LIMIT);
     }
-    assert_eq!(upstream.requests(), LIMIT);
 }
 
-#[test]
-fn traefik() {
-    let (slidegate, upstream) = (slidegate(), Upstream::start("from upstream"));
+/// Starts Traefik with a dynamic configuration. `fixed` is the static one.
+fn start_traefik(fixed: &str, dynamic: &str, slidegate: &str, upstream: &Upstream) -> Proxy {
     let proxy = Proxy::start(|folder, port| {
-        let dynamic = configuration("Traefik", &slidegate, &upstream, port);
-        fs::write(folder.join("dynamic.yaml"), dynamic).unwrap();
-        let fixed = format!(
-            r#"
-entryPoints: {{ web: {{ address: "127.0.0.1:{port}" }} }}
-providers: {{ file: {{ filename: {folder}/dynamic.yaml }} }}
-global: {{ checkNewVersion: false, sendAnonymousUsage: false }}
-"#,
-            folder = folder.display(),
-        );
-        fs::write(folder.join("traefik.yaml"), fixed).unwrap();
+        let authorize = format!("127.0.0.1:{}", lasting_port());
+        let write = |name: &str, text: &str| {
+            let text = text.replace("127.0.0.1:8079", &authorize);
+            let path = folder.join(name);
+            fs::write(&path, with_addresses(&text, slidegate, upstream, port)).unwrap();
+            path
+        };
+        let dynamic = write("dynamic.yaml", dynamic);
+        let fixed = fixed.replace("dynamic.yaml", &dynamic.display().to_string());
+        let fixed = write("traefik.yaml", &format!("{fixed}\n{TRAEFIK_WITHOUT_NETWORK}"));
         let mut command = Command::new(tool("traefik"));
-        command.arg(format!("--configFile={}/traefik.yaml", folder.display()));
+        command.arg(format!("--configFile={}", fixed.display()));
         command
     });
     // It listens before it knows its routes.
-    eventually("Traefik knows its routes", || Server::at(&proxy.address).get("/free").status == 200);
+    eventually("Traefik knows its routes", || Server::at(&proxy.address).get("/free").status != 404);
+    proxy
+}
+
+const TRAEFIK_WITHOUT_NETWORK: &str = "global: { checkNewVersion: false, sendAnonymousUsage: false }";
+
+/// Static configuration for the first dynamic one.
+const TRAEFIK_STATIC: &str = r#"
+entryPoints: { web: { address: "127.0.0.1:8000" } }
+providers: { file: { filename: dynamic.yaml } }
+"#;
+
+/// What Traefik copies of an allowed answer goes to the upstream, not to the client.
+fn exactly_the_limit_passes_traefik(fixed: &str, dynamic: &str) {
+    let (slidegate, upstream) = (slidegate(), Upstream::start("from upstream"));
+    let proxy = start_traefik(fixed, dynamic, &slidegate.address, &upstream);
     upstream.reset_count();
-    // What it copies of a good answer goes to the upstream, not to the client.
     exactly_the_limit_passes(&proxy, &upstream, false);
 }
 
 #[test]
-fn caddy() {
-    let (slidegate, upstream) = (slidegate(), Upstream::start("from upstream"));
-    let proxy = Proxy::start(|folder, port| {
-        let example = configuration("Caddy", &slidegate, &upstream, port);
+fn traefik() {
+    let [closed, fixed, open]: [&str; 3] = blocks("Traefik").try_into().unwrap();
+    exactly_the_limit_passes_traefik(TRAEFIK_STATIC, closed);
+    exactly_the_limit_passes_traefik(fixed, &patient(open));
+}
+
+#[test]
+fn traefik_without_slidegate() {
+    let [closed, fixed, open]: [&str; 3] = blocks("Traefik").try_into().unwrap();
+    let start = |dynamic: &str, slidegate: &str, upstream: &Upstream| {
+        start_traefik(fixed, dynamic, slidegate, upstream)
+    };
+    Faults::new().assert_statuses(open, start, [200, 200, 200]);
+    let middleware = ", middlewares: [fail-open]";
+    assert!(open.contains(middleware));
+    Faults::new().assert_statuses(&open.replace(middleware, ""), start, [502, 504, 503]);
+
+    // The first file has no timeout.
+    let (refusing, upstream) = (Denying::new(), Upstream::start("from upstream"));
+    let proxy = start_traefik(TRAEFIK_STATIC, closed, &refusing.address.to_string(), &upstream);
+    assert_eq!(Server::at(&proxy.address).get("/api/things").status, 500);
+    assert_eq!(upstream.requests(), 0);
+}
+
+/// Starts Caddy with the configuration of a site.
+fn start_caddy(configuration: &str, slidegate: &str, upstream: &Upstream) -> Proxy {
+    Proxy::start(|folder, port| {
+        let example = with_addresses(configuration, slidegate, upstream, port);
         let config = format!(
             "{{\n  admin off\n  auto_https off\n  persist_config off\n  default_bind 127.0.0.1\n}}\n{example}"
         );
@@ -219,6 +351,43 @@ fn caddy() {
         command.args(["run", "--adapter", "caddyfile", "--config"]).arg(folder.join("Caddyfile"));
         command.env("HOME", folder).env("XDG_DATA_HOME", folder).env("XDG_CONFIG_HOME", folder);
         command
+    })
+}
+
+#[test]
+fn caddy() {
+    for configuration in blocks("Caddy") {
+        let (slidegate, upstream) = (slidegate(), Upstream::start("from upstream"));
+        let proxy = start_caddy(&patient(configuration), &slidegate.address, &upstream);
+        exactly_the_limit_passes(&proxy, &upstream, true);
+    }
+}
+
+#[test]
+fn caddy_without_slidegate() {
+    let [closed, open]: [&str; 2] = blocks("Caddy").try_into().unwrap();
+    Faults::new().assert_statuses(closed, start_caddy, [502, 504, 503]);
+    Faults::new().assert_statuses(open, start_caddy, [200, 200, 200]);
+}
+
+/// Caddy does not send a request to the application again if the application closes the connection without an answer.
+#[test]
+fn caddy_without_the_application() {
+    let [_, open]: [&str; 2] = blocks("Caddy").try_into().unwrap();
+    let application = TcpListener::bind("127.0.0.1:0").unwrap();
+    let configuration = open.replace("127.0.0.1:9000", &application.local_addr().unwrap().to_string());
+    let requests = Arc::new(AtomicUsize::new(0));
+    let counter = Arc::clone(&requests);
+    // It ends with the process of the test.
+    std::thread::spawn(move || {
+        for stream in application.incoming().flatten() {
+            counter.fetch_add(1, Ordering::Relaxed);
+            let mut lines = BufReader::new(stream).lines().map_while(Result::ok);
+            lines.find(String::is_empty);
+        }
     });
-    exactly_the_limit_passes(&proxy, &upstream, true);
+    let (slidegate, unused) = (slidegate(), Upstream::start("unused"));
+    let proxy = start_caddy(&patient(&configuration), &slidegate.address, &unused);
+    assert_eq!(Server::at(&proxy.address).get("/api/things").status, 502);
+    assert_eq!(requests.load(Ordering::Relaxed), 1);
 }
