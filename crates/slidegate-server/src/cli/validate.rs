@@ -86,9 +86,7 @@ impl Checked {
 
     fn to_json(&self, name: &str) -> Value {
         let list = |problems: &[Problem]| -> Vec<Value> {
-            let to_json = |Problem { line, column, message }: &Problem| {
-                json!({ "line": line, "column": column, "message": message })
-            };
+            let to_json = |Problem { line, column, message }: &Problem| json!({ "line": line, "column": column, "message": message });
             problems.iter().map(to_json).collect()
         };
         match self {

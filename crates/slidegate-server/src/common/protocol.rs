@@ -1,6 +1,5 @@
 //! Protocols that the server speaks.
 
-
 slidegate::words! {
     /// Protocol of a connection. Inside TLS, a client that supports several can ask for one of them (ALPN).
     pub(crate) enum Protocol {

@@ -26,7 +26,9 @@ impl Pattern {
             return Some("regular expressions are not supported, so this is compared character by character");
         }
         let before = text.strip_suffix('*').unwrap_or(text);
-        before.contains('*').then_some("`*` stands for any text only at the end of a pattern; elsewhere it is compared as it is")
+        before.contains('*').then_some(
+            "`*` stands for any text only at the end of a pattern; elsewhere it is compared as it is",
+        )
     }
 
     pub(super) fn matches(&self, value: &str) -> bool {

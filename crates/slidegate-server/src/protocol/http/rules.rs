@@ -261,7 +261,8 @@ fn check_if_match(headers: &HeaderMap, edition: &Edition) -> Result<(), ApiError
     if expected.peek().is_none() {
         return Ok(());
     }
-    let mut tags = expected.flat_map(|value| value.as_bytes().split(|byte| *byte == b',')).map(<[u8]>::trim_ascii);
+    let mut tags =
+        expected.flat_map(|value| value.as_bytes().split(|byte| *byte == b',')).map(<[u8]>::trim_ascii);
     if tags.any(|tag| tag == b"*" || tag == etag.as_bytes()) {
         return Ok(());
     }

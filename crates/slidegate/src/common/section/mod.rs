@@ -20,8 +20,8 @@ pub use self::field_types::{Hundredths, Ignored, Percent, WholePercent};
 #[cfg(feature = "schema")]
 pub use self::json_schema::{root_schema, schema, vocabulary_schema};
 pub use self::shown::Shown;
-use crate::common::yaml::{Fields, Node, Reader};
 use crate::Error;
+use crate::common::yaml::{Fields, Node, Reader};
 
 /// Type of a field in a file.
 pub trait FieldType {
