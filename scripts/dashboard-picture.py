@@ -5,10 +5,12 @@ import base64
 import http.client
 import json
 import math
+import os
 import random
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import urllib.request
 
@@ -19,11 +21,11 @@ rules:
   - { name: api-per-key-next, match: { api: "/v1/*" }, key: [api-key], limit: 20, window: 1s, shadow-of: api-per-key }
   - { name: llm-tokens, match: { api: /chat }, key: [user], limit: 20000, window: 1m }
 """
-SECONDS = 64
+SECONDS = 62
 
 
-def traffic(port: int) -> None:
-    """Sends requests for a minute: waves of API calls, logins, one client that tries passwords, and a language model."""
+def traffic(port: int, stop: threading.Event) -> None:
+    """Sends requests until it is stopped: waves of API calls, logins, one client that tries passwords, and a language model."""
     random.seed(1)
     server = http.client.HTTPConnection("127.0.0.1", port)
 
@@ -33,7 +35,8 @@ def traffic(port: int) -> None:
         server.getresponse().read()
 
     begin = time.time()
-    while (at := time.time() - begin) < SECONDS:
+    while not stop.wait(0.1):
+        at = time.time() - begin
         for _ in range(int(5 + 3 * math.sin(at / 5) + 3 * random.random())):
             acquire(api="/v1/orders", api_key=random.choice(["shop", "shop", "shop", "shop", "mobile", "partner"]))
         if random.random() < 0.2:
@@ -42,7 +45,6 @@ def traffic(port: int) -> None:
             acquire(api="/login", ip="198.51.100.7", user="admin")
         if random.random() < 0.1:
             acquire(api="/chat", user=random.choice(["alice", "bob"]), permits=400)
-        time.sleep(0.1)
 
 
 def lines_until(process: subprocess.Popen, word: str) -> str:
@@ -75,20 +77,27 @@ def picture(driver: str, url: str) -> bytes:
 
 
 def main(slidegate: str, file: str) -> None:
-    with tempfile.NamedTemporaryFile("w", suffix=".yaml") as rules:
-        rules.write(RULES)
-        rules.flush()
+    slidegate, file = os.path.abspath(slidegate), os.path.abspath(file)
+    with tempfile.TemporaryDirectory() as folder:
+        with open(f"{folder}/rules.yaml", "w") as rules:
+            rules.write(RULES)
         listeners = ["--http", "127.0.0.1:0", "--grpc", "off", "--resp", "off"]
-        pipe = {"stdout": subprocess.PIPE, "text": True}
-        server = subprocess.Popen([slidegate, "serve", "--config", rules.name, *listeners], **pipe)
+        pipe = {"stdout": subprocess.PIPE, "text": True, "cwd": folder}
+        server = subprocess.Popen([slidegate, "serve", "--config", "rules.yaml", *listeners], **pipe)
         driver = subprocess.Popen(["chromedriver", "--port=0"], **pipe)
+        stop = threading.Event()
         try:
             url = lines_until(server, "listening on http").split()[-1]
             port = lines_until(driver, "started successfully on port").rstrip(".\n").split()[-1]
-            traffic(int(url.rsplit(":", 1)[1]))
+            clients = threading.Thread(target=traffic, args=(int(url.rsplit(":", 1)[1]), stop))
+            clients.start()
+            time.sleep(SECONDS)
             with open(file, "wb") as out:
                 out.write(picture(f"http://127.0.0.1:{port}", url))
+            stop.set()
+            clients.join()
         finally:
+            stop.set()
             server.terminate()
             driver.terminate()
 
