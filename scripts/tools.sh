@@ -48,7 +48,7 @@ if [ ! -x $tools/schemathesis/bin/schemathesis ]; then
     echo "installing schemathesis into $tools"
     # Apart from the others: it brings many packages.
     python3 -m venv $tools/schemathesis
-    $tools/schemathesis/bin/pip install -q schemathesis==4.32.5
+    $tools/schemathesis/bin/python -m pip install -q schemathesis==4.32.5
 fi
 if [ ! -f $tools/axe.min.js ]; then
     echo "installing axe-core into $tools"
