@@ -1,5 +1,6 @@
 //! HTTP API: JSON requests and decisions, administration, metrics and the dashboard.
 
+mod access;
 mod acquire;
 mod authz;
 mod call;
@@ -162,6 +163,7 @@ fn routes() -> Vec<Route> {
         store::route(),
         self::top_keys::route(),
         live::route(),
+        access::route(),
         self::capture::route(),
         health::healthz_route(),
         health::readyz_route(),
