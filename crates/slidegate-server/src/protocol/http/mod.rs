@@ -13,6 +13,7 @@ mod explain;
 mod fast_path;
 mod forward_auth;
 mod health;
+mod history;
 mod keys;
 mod live;
 pub(super) mod live_stats;
@@ -163,6 +164,7 @@ fn routes() -> Vec<Route> {
         store::route(),
         self::top_keys::route(),
         live::route(),
+        history::route(),
         access::route(),
         self::capture::route(),
         health::healthz_route(),
