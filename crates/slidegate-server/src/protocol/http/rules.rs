@@ -1,11 +1,11 @@
 //! `GET` and `PUT /v1/rules`: reads and replaces the rules in force.
 
-use axum::Json;
 use axum::body::Bytes;
 use axum::extract::rejection::{BytesRejection, QueryRejection};
 use axum::extract::{Query, State};
-use axum::http::{StatusCode, header};
+use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use axum::{Extension, Json};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -14,10 +14,11 @@ use slidegate::{
     rules::{AdHocFile, RuleFile},
 };
 
-use super::Shared;
+use super::authz::authorize_change;
 use super::error::{ApiError, Code};
 use super::operation::{Access, Operation};
 use super::route::Route;
+use super::{Role, Shared};
 use crate::app::rule_manager::{Edition, RulesBody, hash};
 use crate::app::state::AppState;
 use crate::config::{Config, MAX_RULES_BODY};
@@ -111,12 +112,13 @@ struct ShowQuery {
     format: Format,
 }
 
-#[derive(Default, Deserialize)]
+#[derive(Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 enum Format {
     #[default]
     Json,
     Yaml,
+    Source,
 }
 
 #[derive(Deserialize)]
@@ -141,7 +143,13 @@ const RULES_EXAMPLE: &str = r#"{"edition":{"version":1,"hash":"9a3c5d0f11e2b746"
 
 pub(super) fn route() -> Route {
     let get = Operation::new(Access::Api, "rules", "The rules in force")
-        .parameter("query", "format", "`yaml`: as a file has them.", json!({ "enum": ["json", "yaml"] }))
+        .parameter(
+            "query",
+            "format",
+            "`yaml`: in the format of a file. `source`: the same, but for a client that may change the rules it is the text \
+             that their author wrote, with its comments, if the server has that text.",
+            json!({ "enum": ["json", "yaml", "source"] }),
+        )
         .answers::<RulesResponse>("200", "The rules", &[RULES_EXAMPLE])
         .or_as::<RulesBody>(&[YAML])
         .fails(&[Code::InvalidRequest]);
@@ -159,13 +167,22 @@ pub(super) fn route() -> Route {
 
 async fn show(
     State(app): State<Shared>,
+    Extension(role): Extension<Role>,
+    headers: HeaderMap,
     query: Result<Query<ShowQuery>, QueryRejection>,
 ) -> Result<Response, ApiError> {
     let Query(ShowQuery { format }) = query.map_err(invalid_query)?;
     let edition = app.rules.current();
+    // Comments are for the authors of the rules.
+    if format == Format::Source
+        && authorize_change(role, &app.settings.access, &headers).is_ok()
+        && let Some(text) = app.rules.text()
+    {
+        return Ok(([(header::CONTENT_TYPE, YAML)], text.to_string()).into_response());
+    }
     match format {
         Format::Json => Ok(rules_response(&app, &edition).into_response()),
-        Format::Yaml => {
+        Format::Yaml | Format::Source => {
             let text = serde_saphyr::to_string(&RulesBody::from(&*edition.rules))
                 .map_err(|_| ApiError::new(Code::Unavailable, "the rules cannot be written as YAML"))?;
             Ok(([(header::CONTENT_TYPE, YAML)], text).into_response())
@@ -245,5 +262,6 @@ async fn replace(
             .into_response());
     }
     let edition = app.replace_rules(rules, "PUT /v1/rules").await?;
+    app.set_rules_text(text);
     Ok(rules_response(&app, &edition).into_response())
 }
