@@ -1,10 +1,10 @@
-// What everybody who looks should know, one notice for each reason.
+// Notices at the top of the page, one for each reason.
 
 import { $, el, text } from "./dom.js";
 
 const shown = new Map();
 
-/** Shows, changes or (level null) takes away the notice for `reason`. `action` is `[label, call]`. */
+/** Shows or changes the notice for `reason`, or removes it if `level` is null. `action` is `[label, call]`. */
 export function notice(reason, level, title = "", detail = "", action = null) {
   let node = shown.get(reason);
   if (level == null) {
@@ -15,7 +15,7 @@ export function notice(reason, level, title = "", detail = "", action = null) {
   if (!node) {
     node = el("div", { class: "notice", "data-reason": reason }, el("div", {}, el("b"), el("p")));
     node.append(action ? el("button", { type: "button", onclick: action[1] }, action[0])
-      : el("button", { type: "button", class: "quiet", "aria-label": "Take this away", onclick: () => notice(reason, null) }, "✕"));
+      : el("button", { type: "button", class: "quiet", "aria-label": "Close this notice", onclick: () => notice(reason, null) }, "✕"));
     shown.set(reason, node);
     $("banner").append(node);
   }
