@@ -22,7 +22,7 @@ function fill(node, attributes, children) {
   return node;
 }
 
-/** Touches the page only if something is new. */
+/** Sets the text of a node, and changes nothing if it has this text already. */
 export function text(node, value) {
   const written = String(value);
   if (node.textContent !== written) node.textContent = written;
@@ -33,11 +33,17 @@ export function attribute(node, name, value) {
   if (node.getAttribute(name) !== written) node.setAttribute(name, written);
 }
 
-export function meter(node, share) {
+/** Draws `share` of a bar. The bar is orange if it is full, or if `denies` says that requests are denied. */
+export function meter(node, share, denies = false) {
   const bar = node.firstElementChild;
   const width = `${Math.round(Math.min(1, Math.max(0, share || 0)) * 1000) / 10}%`;
   if (bar.style.width !== width) bar.style.width = width;
-  attribute(node, "data-full", share >= 1);
+  attribute(node, "data-full", denies || share >= 1);
+}
+
+/** Text of the server as nodes: words between backticks become code. */
+export function rich(message) {
+  return message.split("`").map((part, i) => (i % 2 ? el("code", {}, part) : part));
 }
 
 export function say(node, message, bad = false) {

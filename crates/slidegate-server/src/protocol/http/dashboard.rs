@@ -22,7 +22,9 @@ GET  /v1/authorize      for nginx, Traefik and Caddy: attributes from headers
 GET  /v1/rules  /v1/store
 PUT  /v1/rules          other rules, as YAML or JSON: with `authorization: Bearer TOKEN`
 GET  /v1/keys/KEY       what is counted under a key; DELETE forgets it: with the token
-GET  /v1/top  /v1/live  the hottest keys, and what happens second by second
+GET  /v1/top  /v1/live  the most requested keys; statistics of each second
+GET  /v1/history?rule=… the last hour of a rule
+GET  /v1/access         the rights of your token
 GET  /healthz  /readyz  /metrics
 GET  /openapi.json      all of it, for programs
 
@@ -44,6 +46,7 @@ macro_rules! embedded {
 /// Files of the dashboard. A test compares the list with the folder.
 const FILES: &[(&str, &[u8])] = embedded![
     "access.js",
+    "address.js",
     "ahead.js",
     "api.js",
     "banner.js",
@@ -55,13 +58,16 @@ const FILES: &[(&str, &[u8])] = embedded![
     "events.js",
     "favicon.svg",
     "health.js",
+    "highlight.js",
     "history.js",
     "index.html",
     "inspector.js",
+    "layout.js",
     "live.js",
     "main.js",
     "mode.js",
     "problems.js",
+    "rule.js",
     "rules.js",
     "shortcuts.js",
     "spark.js",
