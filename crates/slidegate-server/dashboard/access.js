@@ -26,20 +26,20 @@ export function howToOpen() {
       return "";
     case "token":
       return hasToken()
-        ? "This token may not change anything: give an admin token (Token, above)."
-        : "To change anything, give an admin token (Token, above).";
+        ? "This token does not allow changes. Enter an admin token (Token, above)."
+        : "Changes need an admin token (Token, above).";
     case "cross_origin":
-      return "A web page changes nothing without an admin token: start the server with SLIDEGATE_ADMIN_TOKEN, and give it here.";
+      return "Changes from a web page need an admin token. Start the server with SLIDEGATE_ADMIN_TOKEN, and enter that token here.";
     case "forbidden":
       return sentence(why);
     default:
-      return "Whether changes are open here is not known: the server did not say.";
+      return "Cannot tell if changes are allowed: the server did not answer.";
   }
 }
 
 /** Why a call that needs a token or another listener did not get through; other failures in the server's words. */
 export function because(error) {
-  if (error.status === 401) return hasToken() ? "This token does not do for that. Give another (Token, above)." : "This needs a token (Token, above).";
+  if (error.status === 401) return hasToken() ? "This token does not allow this. Enter another one (Token, above)." : "A token is required (Token, above).";
   return sentence(error.message);
 }
 
@@ -61,7 +61,7 @@ export async function probe() {
 
 export function askForToken(why) {
   const dialog = $("token-dialog");
-  text($("token-why"), `${why ? `${why} ` : ""}Kept in this tab until it is closed, and sent to this server only.`);
+  text($("token-why"), `${why ? `${why} ` : ""}Stored in this tab until it is closed, and sent only to this server.`);
   say($("token-said"), "");
   $("token-forget").disabled = !hasToken();
   if (dialog.open) return;
@@ -85,7 +85,7 @@ export function startAccess(changed) {
     event.preventDefault();
     const token = $("token-input").value.trim();
     // What a header cannot carry is no token.
-    if (!/^[\x21-\x7e]+$/.test(token)) return say($("token-said"), "A token has no spaces, and letters, digits and signs only.", true);
+    if (!/^[\x21-\x7e]+$/.test(token)) return say($("token-said"), "A token may have letters, digits and signs, but no spaces.", true);
     use(token);
   });
   held();
@@ -93,5 +93,5 @@ export function startAccess(changed) {
 
 function held() {
   attribute($("token-open"), "data-held", hasToken());
-  text($("token-open"), hasToken() ? "Token held" : "Token");
+  text($("token-open"), hasToken() ? "Token set" : "Token");
 }

@@ -52,7 +52,7 @@ export async function failure(response) {
   } catch {
     // A proxy's own page, or nothing.
   }
-  return new ApiError(response.status, said?.code ?? "", said?.message ?? `The server answers ${response.status}.`);
+  return new ApiError(response.status, said?.code ?? "", said?.message ?? `The server answered with status ${response.status}.`);
 }
 
 async function ask(path, options = {}) {
@@ -62,7 +62,7 @@ async function ask(path, options = {}) {
   try {
     response = await open(path, { ...options, signal });
   } catch (error) {
-    if (error.name === "TimeoutError") throw new ApiError(0, "timeout", "The server took more than 15 s.");
+    if (error.name === "TimeoutError") throw new ApiError(0, "timeout", "The server did not answer within 15 s.");
     throw error;
   }
   if (!response.ok && !options.also?.includes(response.status)) throw await failure(response);

@@ -158,9 +158,9 @@ export class Chart {
     }
     const when = clock(column.at * 1000);
     const mean = this.step > 1 ? `, mean of ${this.step} s` : "";
-    const words = known ? `${brief(column.allowed)} allowed, ${brief(column.denied)} denied a second` : "nothing known";
+    const words = known ? `${brief(column.allowed)} allowed, ${brief(column.denied)} denied per second` : "no data";
     const narrow = this.box.clientWidth < 480;
-    this.readout.replaceChildren(`${when}${narrow ? "" : mean}: `, el("b", {}, narrow ? words.replace(" a second", "") : words));
+    this.readout.replaceChildren(`${when}${narrow ? "" : mean}: `, el("b", {}, narrow ? words.replace(" per second", "") : words));
     attribute(this.box, "aria-valuemax", this.columns.length - 1);
     attribute(this.box, "aria-valuenow", index ?? this.columns.length - 1);
     attribute(this.box, "aria-valuetext", `${when}${mean}: ${words}`);

@@ -40,8 +40,21 @@ export function meter(node, share) {
   attribute(node, "data-full", share >= 1);
 }
 
+/** Parts of a message of the server: the text between two backticks becomes a `code` element. */
+export function marked(message) {
+  const parts = String(message).split("`");
+  return parts.length % 2 ? parts.map((part, n) => (n % 2 ? el("code", {}, part) : part)) : [String(message)];
+}
+
+/** Writes a message of the server. Touches the page only if the message is new. */
+export function write(node, message) {
+  const parts = marked(message);
+  const written = parts.map((part) => part.textContent ?? part).join("");
+  if (node.textContent !== written) node.replaceChildren(...parts);
+}
+
 export function say(node, message, bad = false) {
-  text(node, message);
+  write(node, message);
   attribute(node, "data-bad", bad);
 }
 

@@ -1,6 +1,6 @@
 // The rule editor: the rules in force as text, checked by the server before they are put in their place.
 
-import { $, attribute, el, say, text } from "./dom.js";
+import { $, attribute, el, marked, say, text } from "./dom.js";
 import { checkRules, putRules, rulesYaml } from "./api.js";
 import { because, howToOpen, mayChange, onAccess } from "./access.js";
 import { many } from "./words.js";
@@ -61,7 +61,7 @@ export class Editor {
 
   async revert() {
     await this.read();
-    say($("editor-said"), this.dirty() ? "" : "This is what is in force.");
+    say($("editor-said"), this.dirty() ? "" : "These rules are in force.");
   }
 
   /** Others have put rules in force while these were being written. */
@@ -73,7 +73,7 @@ export class Editor {
       return;
     }
     this.buttons();
-    if (this.dirty()) say($("editor-said"), "Other rules are in force now than those you began with: Preview shows the difference.", true);
+    if (this.dirty()) say($("editor-said"), "The rules in force have changed since you began to edit: Preview shows the difference.", true);
   }
 
   edited() {
@@ -110,12 +110,12 @@ export class Editor {
     const height = parseFloat(getComputedStyle($("editor-frame")).lineHeight);
     const above = parseFloat(getComputedStyle(this.area).paddingTop);
     $("editor-marks").replaceChildren(...rows.filter(({ line }) => line).map(({ line, message }) => {
-      const band = el("div", {}, el("span", {}, message));
+      const band = el("div", {}, el("span", {}, ...marked(message)));
       band.style.top = `${above + (line - 1) * height}px`;
       return band;
     }));
     $("editor-messages").replaceChildren(...rows.map(({ line, message }) =>
-      el("li", { "data-line": line ?? "" }, el("button", { type: "button", onclick: () => this.go(line) }, el("b", {}, line ? `Line ${line}` : "Rules"), el("span", {}, message)))));
+      el("li", { "data-line": line ?? "" }, el("button", { type: "button", onclick: () => this.go(line) }, el("b", {}, line ? `Line ${line}` : "Rules"), el("span", {}, ...marked(message))))));
     attribute(this.area, "aria-invalid", found.length > 0);
     this.scrolled();
   }
@@ -136,7 +136,7 @@ export class Editor {
     try {
       const found = await checkRules(this.area.value);
       this.mark([]);
-      say($("editor-said"), `The rules are right: ${summary(found)}.`);
+      say($("editor-said"), `The rules are valid: ${summary(found)}.`);
       return found;
     } catch (error) {
       this.fail(error);
@@ -175,8 +175,8 @@ export class Editor {
     if (!found) return;
     const lists = [["Added", found.added], ["Removed", found.removed], ["Altered", found.altered]].filter(([, names]) => names?.length);
     const lines = lists.map(([what, names]) => `${what}: ${names.slice(0, 20).join(", ")}${names.length > 20 ? ` and ${names.length - 20} more` : ""}`);
-    lines.push("They are in force at once. Counts are kept where only a limit has changed.");
-    if (!(await confirm("Put these rules in force?", lines, "Apply"))) return say($("editor-said"), "Nothing has changed.");
+    lines.push("They take effect at once. Counts are kept where only a limit has changed.");
+    if (!(await confirm("Apply these rules?", lines, "Apply"))) return say($("editor-said"), "Nothing has changed.");
     this.work(true);
     try {
       const { edition } = await putRules(this.area.value);
@@ -202,7 +202,7 @@ export class Editor {
 const plain = (words) => words.replace(/\r\n?/g, "\n");
 
 function summary({ changed, added = [], removed = [], altered = [] }) {
-  if (changed === false) return "the same as in force";
+  if (changed === false) return "equal to the rules in force";
   const parts = [[added, "added"], [removed, "removed"], [altered, "altered"]].filter(([names]) => names.length).map(([names, what]) => `${names.length} ${what}`);
-  return parts.length ? parts.join(", ") : "only their order or what is beside them changes";
+  return parts.length ? parts.join(", ") : "only the order or other settings change";
 }

@@ -19,6 +19,6 @@ export function outage({ servers }) {
   const away = servers.filter((server) => serverState(server) !== "ok");
   const names = away.map(({ address, last_fault }) => (last_fault ? `${address} (${last_fault})` : address)).join(", ");
   const nodes = Math.max(1, ...away.map(({ nodes }) => nodes ?? 1));
-  const part = nodes > 1 ? `its share of each limit, 1/${nodes}` : "the whole of each limit: no other node is known";
+  const part = nodes > 1 ? `its share of each limit, 1/${nodes}` : "the full limits, because no other node is known";
   return { names, part, all: away.length === servers.length, returning: away.every(({ breaker }) => breaker === "closed") };
 }

@@ -10,7 +10,7 @@ import { MARKS, Timeline } from "./timeline.js";
 
 const EVERY = 1000;
 const TABLE_ROWS = 200;
-const INVITES = "The exact window of one key: choose one above, or type one.";
+const INVITES = "Shows the exact window of one key. Select a key above, or enter one.";
 
 export class Inspector {
   constructor() {
@@ -20,7 +20,7 @@ export class Inspector {
       event.preventDefault();
       const key = $("inspector-key").value.trim();
       if (key) this.open(key, false);
-      else say($("inspector-said"), "A key is needed.", true);
+      else say($("inspector-said"), "Enter a key.", true);
     });
     $("inspector-close").addEventListener("click", () => this.close());
     $("inspector-reset").addEventListener("click", () => this.reset());
@@ -52,7 +52,7 @@ export class Inspector {
     this.last = null;
     $("inspector-key").value = key;
     history.replaceState(null, "", `#inspect=${encodeURIComponent(key)}`);
-    say($("inspector-said"), "Looking…");
+    say($("inspector-said"), "Loading…");
     this.buttons();
     this.follow();
     if (!go) return;
@@ -116,7 +116,7 @@ export class Inspector {
   show(answer, moment, none = false) {
     this.last = answer;
     this.read = reading(answer);
-    if (!none) say($("inspector-said"), "Read again every second.");
+    if (!none) say($("inspector-said"), "Updated every second.");
     $("inspector-body").hidden = false;
     const { used, limit, window_ms, rule, algorithm } = answer;
     text($("inspector-used"), limit == null ? count(used) : `${count(used)} of ${count(limit)}`);
@@ -147,16 +147,16 @@ export class Inspector {
     const rows = entries.slice(0, TABLE_ROWS).map(({ at, permits, leaves }) =>
       el("tr", {}, el("td", {}, clockFine(at)), el("td", { class: "n" }, count(permits)), el("td", { class: "n" }, wait(leaves - now))));
     if (entries.length > TABLE_ROWS) rows.push(el("tr", {}, el("td", { colspan: 3 }, `and ${count(entries.length - TABLE_ROWS)} more`)));
-    if (!rows.length) rows.push(el("tr", {}, el("td", { colspan: 3 }, "No single admissions are known.")));
+    if (!rows.length) rows.push(el("tr", {}, el("td", { colspan: 3 }, "Single admissions are not stored.")));
     $("entries-body").replaceChildren(...rows);
   }
 
   async reset() {
     const { key } = this;
-    if (!(await confirm("Reset this key?", [key, "What is counted under it is forgotten: it starts with all of its permits."], "Reset"))) return;
+    if (!(await confirm("Reset this key?", [key, "Its count is deleted, and all of its permits are free again."], "Reset"))) return;
     try {
       const { reset: done } = await reset(key);
-      say($("inspector-said"), done ? "It is forgotten." : "There was nothing to forget.");
+      say($("inspector-said"), done ? "The key was reset." : "The key had no count.");
       this.fetch();
     } catch (error) {
       say($("inspector-said"), because(error), true);
@@ -165,11 +165,11 @@ export class Inspector {
 }
 
 function note({ algorithm, entries, truncated }) {
-  if (algorithm === "token-bucket") return "A bucket remembers its level, not who drew from it: the line is how it fills again.";
-  if (algorithm === "fixed-window") return "A fixed window remembers a number: all of it is free at its end.";
-  if (algorithm === "sliding-counter") return "A sliding counter remembers two numbers, of this window and of the previous one. The line is an upper bound: the previous one weighs less and less.";
+  if (algorithm === "token-bucket") return "A bucket stores its level, not single admissions. The line shows how it refills.";
+  if (algorithm === "fixed-window") return "A fixed window stores one number. All permits are free at its end.";
+  if (algorithm === "sliding-counter") return "A sliding counter stores two numbers, for this window and the previous one. The line is an upper bound: the previous window counts less and less.";
   const slices = algorithm === "time-slice" ? " Admissions are counted in slices, which leave whole." : "";
-  const cut = truncated ? ` Only ${many(entries.length, "admission")} are told.` : "";
-  const mark = entries.length > MARKS ? "Each mark is what was admitted in a moment, as high as it cost." : "Each mark is an admission, as high as its cost.";
-  return `${mark} On the right, what is used if nobody asks.${slices}${cut}`;
+  const cut = truncated ? ` Only ${many(entries.length, "admission")} are listed.` : "";
+  const mark = entries.length > MARKS ? "Each mark shows the admissions of a moment; its height is their cost." : "Each mark is an admission; its height is its cost.";
+  return `${mark} The right side shows the usage if no request arrives.${slices}${cut}`;
 }

@@ -40,13 +40,13 @@ export class Live {
         continue;
       }
       if (error?.status === 401) {
-        this.on.state("unauthorized", { message: "a token is needed" });
+        this.on.state("unauthorized", { message: "a token is required" });
         this.on.unauthorized();
         await this.pause(0);
         continue;
       }
       const pause = delay * (0.75 + Math.random() / 2);
-      this.on.state("lost", { message: error?.message ?? "The server ended it.", until: Date.now() + pause });
+      this.on.state("lost", { message: error?.message ?? "The server closed the connection.", until: Date.now() + pause });
       await this.pause(pause);
       delay = Math.min(delay * 2, LONGEST_WAIT);
     }
@@ -71,7 +71,7 @@ export class Live {
         this.on[event](JSON.parse(data));
       }
     } catch (error) {
-      if (error.name === "AbortError") throw new Error("It has gone silent.");
+      if (error.name === "AbortError") throw new Error("No data received.");
       throw error;
     } finally {
       clearTimeout(silent);

@@ -36,7 +36,7 @@ const live = new Live({
     for (const section of sections) section.tick(tick);
   },
   state: feedState,
-  unauthorized: () => askForToken("This server wants a token."),
+  unauthorized: () => askForToken("This server requires a token."),
 });
 
 startAccess(() => {
@@ -70,8 +70,8 @@ function figures(tick) {
 
 function edition({ version, hash, source, failure }) {
   text($("edition"), version ? `edition ${version} · ${source}` : "no rules yet");
-  attribute($("edition"), "title", `The rules in force: ${hash}, from ${source}`);
-  if (failure) notice("rules", "alert", `The rules from ${failure.source} are not right: edition ${version} stays in force.`, failure.message, ["Editor", () => $("edit").scrollIntoView()]);
+  attribute($("edition"), "title", `Rules in force: ${hash}, from ${source}`);
+  if (failure) notice("rules", "alert", `The rules from ${failure.source} have mistakes: edition ${version} stays in force.`, failure.message, ["Editor", () => $("edit").scrollIntoView()]);
   else notice("rules", null);
 }
 
@@ -85,9 +85,9 @@ function feedState(state, { message, until }) {
   }
   if (state === "unauthorized") {
     text(pill.lastElementChild, "needs a token");
-    return notice("feed", "alert", "This server wants a token.", "", ["Give a token", () => askForToken()]);
+    return notice("feed", "alert", "This server requires a token.", "", ["Enter a token", () => askForToken()]);
   }
-  notice("feed", "alert", "The live feed is lost: what you see is from before. Trying again.", message ? because({ message }) : "", ["Try now", () => live.restart()]);
+  notice("feed", "alert", "The live feed is disconnected: the page shows old data. Reconnecting.", message ? because({ message }) : "", ["Try now", () => live.restart()]);
   // Counted down here and not in the notice, which is read out whenever it changes.
   const count = () => text(pill.lastElementChild, `retry in ${Math.max(0, Math.ceil((until - Date.now()) / 1000))} s`);
   count();

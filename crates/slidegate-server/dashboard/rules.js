@@ -47,14 +47,14 @@ export class RulesTable {
     text($("rules-count"), this.all ? count(this.all) : "");
     const note = $("rules-note");
     note.hidden = shown.length > 0 && found.length <= ROWS;
-    text(note, !this.rules.length ? "There are no rules." : !found.length ? (this.all > this.rules.length ? `None of the ${count(this.rules.length)} busiest rules has this in its name or its key.` : "No rule has this in its name or its key.") : `${ROWS} of ${count(found.length)} are shown: filter for the others.`);
+    text(note, !this.rules.length ? "No rules." : !found.length ? (this.all > this.rules.length ? `None of the ${count(this.rules.length)} busiest rules matches the filter.` : "No rule matches the filter.") : `${ROWS} of ${count(found.length)} rules are shown: use the filter to find others.`);
   }
 
   row(rule) {
     let row = this.rows.get(rule.rule);
     if (!row) this.rows.set(rule.rule, (row = build(rule.rule)));
     const { parts: cells } = row;
-    text(cells.key, rule.key?.length ? `for each ${rule.key.join(", ")}` : "all together");
+    text(cells.key, rule.key?.length ? `for each ${rule.key.join(", ")}` : "one count for all");
     text(cells.limit, limitWords(rule.limit, rule.window_ms));
     const effective = rule.effective_limit != null && rule.effective_limit !== rule.limit;
     text(cells.algorithm, algorithmWords(rule.algorithm) + (effective ? `, now ${count(rule.effective_limit)}` : ""));
@@ -64,7 +64,7 @@ export class RulesTable {
     const other = { enforce: "shadow", shadow: "enforce" }[rule.mode];
     cells.flip.hidden = !mayChange() || !other;
     text(cells.flip, `to ${other}`);
-    attribute(cells.flip, "aria-label", `Put ${rule.rule} to ${other}`);
+    attribute(cells.flip, "aria-label", `Set ${rule.rule} to ${other}`);
     cells.flip.onclick = () => flip(rule.rule, other);
     meter(cells.meter, rule.usage);
     text(cells.usage, rule.usage == null ? "–" : `${Math.round(rule.usage * 100)}%`);

@@ -11,14 +11,14 @@ const KEYS = [
   ["/", "filter the rules", () => $("rules-filter").focus()],
   ["k", "keys", () => go("keys")],
   ["i", "inspect a key", () => $("inspector-key").focus()],
-  ["a", "try it: ask", () => $("try-acquire").focus()],
+  ["a", "try it: acquire", () => $("try-acquire").focus()],
   ["s", "store", () => go("store")],
   ["e", "rule editor", () => $("editor").focus()],
   ["t", "token", () => $("token-open").click()],
   ["d", "dark or light", () => $("theme-toggle").click()],
 ];
 
-const FIXED = [["← →", "in the chart: through time"], ["Esc", "closes what is open"]];
+const FIXED = [["← →", "in the chart: move through time"], ["Esc", "close the dialog"]];
 
 function go(id) {
   $(id).scrollIntoView();

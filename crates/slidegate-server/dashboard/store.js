@@ -1,4 +1,4 @@
-// Where the counts are, and how that is.
+// State of the store.
 
 import { $, attribute, el, meter, text } from "./dom.js";
 import { bytes, clock, count, many, micros, share } from "./words.js";
@@ -6,7 +6,7 @@ import { outage, serverState, storeState } from "./health.js";
 import { notice } from "./banner.js";
 
 const SERVERS = 48;
-const WORDS = { ok: "asked", degraded: "coming back", down: "not asked" };
+const WORDS = { ok: "asked", degraded: "recovering", down: "not called" };
 
 export class StoreHealth {
   constructor() {
@@ -24,11 +24,11 @@ export class StoreHealth {
     attribute(pill, "data-state", state);
     text(pill.lastElementChild, { ok: store.store, degraded: `${store.store} degraded`, down: `${store.store} down` }[state]);
     this.tell(tick, state);
-    text($("store-said"), store.store === "memory" ? "Counts are kept in this process." : `Counts are kept in Redis: ${many(store.servers?.length ?? 0, "server")}.`);
+    text($("store-said"), store.store === "memory" ? "Counts are stored in this process." : `Counts are stored in Redis: ${many(store.servers?.length ?? 0, "server")}.`);
     this.drawServers(store.servers ?? []);
     this.drawFacts(tick);
     const { http, grpc, resp } = tick.connections;
-    text($("connections"), `Connections: ${count(http)} HTTP, ${count(grpc)} gRPC, ${count(resp)} Redis protocol`);
+    text($("connections"), `Connections: ${count(http)} HTTP, ${count(grpc)} gRPC, ${count(resp)} RESP`);
     this.seen = true;
   }
 
@@ -41,9 +41,9 @@ export class StoreHealth {
     if (this.since === undefined) this.since = this.seen ? at_ms : null;
     const { names, part, all, returning } = outage(store);
     const when = this.since ? `Since ${clock(this.since)}` : "Since before this page was opened";
-    const who = all ? "this node decides by itself" : "this node decides by itself for the keys there";
-    const title = returning ? "Redis is back: what was admitted without it is being written back" : all ? "Redis does not answer: deciding without it" : "A Redis server does not answer: deciding without it";
-    notice("store", "alert", title, `${when}: ${who}, with ${part}. Rules with on-error open or closed do that instead. Away: ${names}.`, ["Look", () => $("store").scrollIntoView()]);
+    const who = all ? "this node decides alone" : "this node decides alone for the keys of that server";
+    const title = returning ? "Redis is back: the admissions of the outage are being written back" : all ? "Redis does not answer: deciding without it" : "A Redis server does not answer: deciding without it";
+    notice("store", "alert", title, `${when}: ${who}, with ${part}. Rules with on-error: open or closed allow or deny instead. Unavailable: ${names}.`, ["Look", () => $("store").scrollIntoView()]);
   }
 
   drawServers(servers) {
@@ -58,7 +58,7 @@ export class StoreHealth {
       text(parts.address, server.address);
       text(parts.word, WORDS[state]);
       text(parts.breaker, server.breaker);
-      text(parts.decides, server.direct ? "Redis alone" : "this node, its share");
+      text(parts.decides, server.direct ? "Redis alone" : "this node, by its share");
       text(parts.nodes, count(server.nodes));
       text(parts.outages, count(server.outages));
       text(parts.written, count(server.written_back));
@@ -92,17 +92,17 @@ export class StoreHealth {
 function* facts({ store, accuracy, memory }) {
   if (store.store === "memory") {
     yield ["Keys", [count(store.keys)]];
-    yield ["Events", [count(store.events), "admissions that are remembered"]];
-    yield ["Evicted", [count(store.evicted), "keys that had to make room"]];
+    yield ["Events", [count(store.events), "stored admissions"]];
+    yield ["Evicted", [count(store.evicted), "keys removed while in use"]];
     if (store.shared_counters || store.shared) yield ["Shared", [count(store.shared_counters), `counters for keys beyond the bound, ${count(store.shared)} decisions`]];
     if (store.denied_full) yield ["Denied", [count(store.denied_full), "decisions, because the store was full"]];
-    if (store.ids_dropped || store.settlements_dropped) yield ["Dropped", [count(store.ids_dropped), `request ids, and ${count(store.settlements_dropped)} settlements, for want of room`]];
+    if (store.ids_dropped || store.settlements_dropped) yield ["Dropped", [count(store.ids_dropped), `request ids, and ${count(store.settlements_dropped)} settlements, because memory.max-note-bytes was used up`]];
   } else {
     yield ["Call", [micros(store.calls?.mean_us), `${many(store.calls?.errors ?? 0, "error")} since the start`]];
-    yield ["In flight", [count(store.in_flight), `${count(store.late)} late, ${count(store.overloaded)} turned away`]];
+    yield ["In flight", [count(store.in_flight), `${count(store.late)} late, ${count(store.overloaded)} not sent (overload)`]];
     const { calls, requests } = store.coalesced ?? {};
     yield ["Requests per call", [calls ? (requests / calls).toFixed(1) : "–", `${count(requests)} requests in ${count(calls)} calls`]];
-    yield ["Leases", [count(store.leases?.idle_permits), `permits at hand, for ${many(store.leases?.keys ?? 0, "key")}`]];
+    yield ["Leases", [count(store.leases?.idle_permits), `unused permits, for ${many(store.leases?.keys ?? 0, "key")}`]];
     if (store.journal) yield ["Journal", [bytes(store.journal.bytes), `${count(store.journal.entries)} entries, ${many(store.journal.keys, "key")}`]];
   }
   if (accuracy) {
@@ -110,9 +110,9 @@ function* facts({ store, accuracy, memory }) {
     yield ["Accuracy", [share(accuracy.ratio), `${count(accuracy.checked)} checked at ${clock(accuracy.at_ms)}: ${found}`]];
   }
   if (memory) {
-    const parts = [memory.max ? `of ${bytes(memory.max)}` : null, memory.ours_estimate != null ? `about ${bytes(memory.ours_estimate)} of it ours` : null];
+    const parts = [memory.max ? `of ${bytes(memory.max)}` : null, memory.ours_estimate != null ? `about ${bytes(memory.ours_estimate)} used by Slidegate` : null];
     yield ["Memory", [bytes(memory.used), parts.filter(Boolean).join(", ")]];
-    if (memory.cleaned) yield ["Cleaned", [bytes(memory.cleaned.bytes), `${many(memory.cleaned.keys, "key")}, ${count(memory.cleaned.entries)} entries`]];
+    if (memory.cleaned) yield ["Garbage collected", [bytes(memory.cleaned.bytes), `${many(memory.cleaned.keys, "key")}, ${count(memory.cleaned.entries)} entries`]];
   }
 }
 

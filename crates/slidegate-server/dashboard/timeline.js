@@ -55,7 +55,7 @@ export class Timeline {
     this.future = svg("g", {}, this.area, this.ahead);
     this.futureOnly = svg("rect", { y: 0, height: HEIGHT });
     const clip = svg("clipPath", { id: "future-only" }, this.futureOnly);
-    this.svg = svg("svg", { role: "img", "aria-label": "The window of this key" }, svg("defs", {}, clip), this.shade, this.limitLine, this.limitLabel,
+    this.svg = svg("svg", { role: "img", "aria-label": "Window of this key" }, svg("defs", {}, clip), this.shade, this.limitLine, this.limitLabel,
       this.axis, svg("g", { "clip-path": "url(#future-only)" }, this.future), this.moving, this.left, this.present, this.leftLabel, this.presentLabel, this.free);
     this.box.append(this.svg);
   }
@@ -217,8 +217,8 @@ export class Timeline {
 
   describe() {
     const { used, limit, window, entries, now } = this.read;
-    const room = this.next.free ? "a permit is free now" : `the next permit comes free in ${wait(this.next.at - now)}`;
-    attribute(this.svg, "aria-label", `${count(used)}${limit == null ? "" : ` of ${count(limit)}`} used in ${span(window)}, ${many(entries.length, "admission")}; ${room}. The table below has them all.`);
+    const room = this.next.free ? "a permit is free now" : `the next permit is free in ${wait(this.next.at - now)}`;
+    attribute(this.svg, "aria-label", `${count(used)}${limit == null ? "" : ` of ${count(limit)}`} used in ${span(window)}, ${many(entries.length, "admission")}; ${room}. The table below lists them.`);
   }
 
   /** Moves what moves. */

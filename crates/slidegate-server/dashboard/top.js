@@ -46,8 +46,8 @@ export class TopKeys {
     try {
       const answer = await top(period, $("top-rule").value);
       if (call !== this.call) return;
-      this.draw($("top-hottest"), answer.hottest, `Nothing was asked in the last ${period}.`);
-      this.draw($("top-denied"), answer.denied, `Nothing was denied in the last ${period}.`);
+      this.draw($("top-hottest"), answer.hottest, `No requests in the last ${period}.`);
+      this.draw($("top-denied"), answer.denied, `No denials in the last ${period}.`);
     } catch {
       // The feed says when the server is away; the next try is not far.
     }

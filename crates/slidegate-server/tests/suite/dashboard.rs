@@ -178,7 +178,7 @@ fn try_it_form_shows_denied_and_allowed() {
         page.picture("denied");
         // The button is enabled again after `retry_after`, not before.
         page.click("#try-explain");
-        page.until("it says why", "document.querySelector('#try-why').textContent.includes('`match` wants `api` to be /search, and it is /login')");
+        page.until("it says why", "document.querySelector('#try-why').textContent.includes('match needs api to be /search, but it is /login')");
         assert!(page.text("#try-limits").contains("3 of 3 used"));
         page.until("there is something to try", "!document.querySelector('#try-again').hidden");
         page.until("the wait is over", "!document.querySelector('#try-again').disabled");

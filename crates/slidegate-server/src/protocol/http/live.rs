@@ -61,10 +61,10 @@ pub(super) fn route() -> Route {
     let operation = Operation::new(
         Access::Api,
         "live",
-        "What happens, second by second: first an event `history`, then a `tick` each second",
+        "Live statistics: first an event `history`, then a `tick` every second",
     )
     .streams()
-    .answers_events::<EventBody>("200", "Server-sent events, for as long as they are read")
+    .answers_events::<EventBody>("200", "Server-sent events, until the client disconnects")
     .fails(&[Code::Unavailable]);
     Route::new("/v1/live").get(live, operation)
 }
@@ -73,7 +73,10 @@ async fn live(
     State(app): State<Shared>,
 ) -> Result<Sse<impl Stream<Item = Result<Event, Infallible>>>, ApiError> {
     let ticks = app.export.live.subscribe().ok_or_else(|| {
-        ApiError::new(Code::Unavailable, "as many look on as may: close another dashboard, or try again")
+        ApiError::new(
+            Code::Unavailable,
+            "too many clients of the live statistics: close another dashboard, or try again later",
+        )
     })?;
     let seconds = app.stats.history().seconds;
     let (allowed, denied) = seconds.iter().map(|Requests { allowed, denied }| (*allowed, *denied)).unzip();
