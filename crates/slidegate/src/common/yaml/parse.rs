@@ -298,7 +298,7 @@ mod tests {
         }
         assert!(read(&format!("a0: &a0 x\n{}", chain(100))).starts_with('{'));
         assert_eq!(read("a: &a [*a]"), "1:8: an alias must not be inside the value that it repeats");
-        assert_eq!(read("a: 1\n---\nb: 2"), "3:1: a file has one document: remove the `---`");
+        assert_eq!(read("a: 1\n---\nb: 2"), "3:1: a file must have one YAML document: remove the `---`");
         assert!(read("a: [1, 2").starts_with("1:"), "{}", read("a: [1, 2"));
         assert!(read("a: *b").contains("unknown anchor"), "{}", read("a: *b"));
     }
