@@ -42,7 +42,7 @@ question() {
 turn() {
     local who=$1 command=$2 load=$3 keys=$4 pipeline=$5 n=$alone
     [ "$pipeline" = 1 ] || n=$pipelined
-    # It would take a minute for them: see docs/benchmarks.md.
+    # It would take a minute for them: see docs/explanation/benchmarks.md.
     [ "$who $pipeline" != "throttlecrab 16" ] || n=$((n / 10))
     # shellcheck disable=SC2046
     redis-benchmark -p "${ports[$who]}" -c "$connections" -n "$n" -P "$pipeline" -r "$keys" --csv \

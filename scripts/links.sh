@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Every relative link in a Markdown file leads to a file, and every test that docs/threats.md names exists.
+# Every relative link in a Markdown file leads to a file, and every test that docs/explanation/threats.md names exists.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 broken=0
@@ -13,9 +13,9 @@ while IFS= read -r file; do
         fi
     done < <(grep -oE '\]\([^)]+\)' "$file" | sed -E 's/^\]\((.*)\)$/\1/' | grep -vE '^[a-z]+:' || true)
 done < <(git ls-files -co --exclude-standard '*.md')
-for test in $(grep -oE '`[a-z0-9]+_[a-z0-9_]+`' docs/threats.md | tr -d '`' | sort -u); do
+for test in $(grep -oE '`[a-z0-9]+_[a-z0-9_]+`' docs/explanation/threats.md | tr -d '`' | sort -u); do
     if ! grep -rqE "fn $test\(" crates; then
-        echo "docs/threats.md: there is no test $test"
+        echo "docs/explanation/threats.md: there is no test $test"
         broken=1
     fi
 done

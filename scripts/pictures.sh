@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Draws the pictures of docs/algorithms.md and docs/simulate.md, each by `slidegate simulate` itself: docs/pictures/*.svg.
+# Draws the pictures of docs/explanation/algorithms.md and docs/reference/simulate.md, each by `slidegate simulate` itself: docs/pictures/*.svg.
 # With a first argument, a program to draw with instead of building one.
 set -euo pipefail
 cd "$(dirname "$0")/.."

@@ -53,7 +53,7 @@ export async function failure(response) {
   } catch {
     // The response of a proxy, or an empty one.
   }
-  return new ApiError(response.status, said?.code ?? "", said?.message ?? `The server answers ${response.status}.`);
+  return new ApiError(response.status, said?.code ?? "", said?.message ?? `The server answered with status ${response.status}.`);
 }
 
 async function ask(path, options = {}) {

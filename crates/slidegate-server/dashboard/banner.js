@@ -1,6 +1,6 @@
 // Notices at the top of the page, one for each reason.
 
-import { $, el, text } from "./dom.js";
+import { $, el, text, write } from "./dom.js";
 
 const shown = new Map();
 
@@ -15,13 +15,13 @@ export function notice(reason, level, title = "", detail = "", action = null) {
   if (!node) {
     node = el("div", { class: "notice", "data-reason": reason }, el("div", {}, el("b"), el("p")));
     node.append(action ? el("button", { type: "button", onclick: action[1] }, action[0])
-      : el("button", { type: "button", class: "quiet", "aria-label": "Close this notice", onclick: () => notice(reason, null) }, "✕"));
+      : el("button", { type: "button", class: "quiet", "aria-label": "Dismiss", onclick: () => notice(reason, null) }, "✕"));
     shown.set(reason, node);
     $("banner").append(node);
   }
   node.dataset.level = level;
   const [heading, words] = node.firstChild.children;
   text(heading, title);
-  text(words, detail);
+  write(words, detail);
   words.hidden = !detail;
 }

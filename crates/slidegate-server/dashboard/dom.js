@@ -41,13 +41,21 @@ export function meter(node, share, denies = false) {
   attribute(node, "data-full", denies || share >= 1);
 }
 
-/** Text of the server as nodes: words between backticks become code. */
-export function rich(message) {
-  return message.split("`").map((part, i) => (i % 2 ? el("code", {}, part) : part));
+/** Parts of a message of the server: the text between two backticks becomes a `code` element. */
+export function marked(message) {
+  const parts = String(message).split("`");
+  return parts.length % 2 ? parts.map((part, n) => (n % 2 ? el("code", {}, part) : part)) : [String(message)];
+}
+
+/** Writes a message of the server, and changes nothing if the node has it already. */
+export function write(node, message) {
+  const parts = marked(message);
+  const written = parts.map((part) => part.textContent ?? part).join("");
+  if (node.textContent !== written) node.replaceChildren(...parts);
 }
 
 export function say(node, message, bad = false) {
-  text(node, message);
+  write(node, message);
   attribute(node, "data-bad", bad);
 }
 

@@ -1,7 +1,7 @@
 // The rule editor. It shows the rules in force as their author wrote them. The server checks new rules before they are
 // applied.
 
-import { $, attribute, el, rich, say, text } from "./dom.js";
+import { $, attribute, el, marked, say, text, write } from "./dom.js";
 import { checkRules, putRules, rulesText } from "./api.js";
 import { because, howToChange, mayChange, onAccess } from "./access.js";
 import { highlight } from "./highlight.js";
@@ -103,7 +103,7 @@ export class Editor {
     this.area.readOnly = !open;
     const how = howToChange();
     $("editor-closed").hidden = !how;
-    text($("editor-closed"), how ? `Read only. ${how}` : "");
+    write($("editor-closed"), how ? `Read only. ${how}` : "");
     for (const id of ["editor-check", "editor-preview"]) $(id).disabled = !open || this.busy;
     $("editor-apply").disabled = !open || this.busy || !this.dirty();
     $("editor-revert").disabled = this.busy || !this.dirty();
@@ -138,12 +138,12 @@ export class Editor {
     const rows = found.slice(0, MESSAGES);
     const [height, above] = [this.rowHeight(), this.paddingTop()];
     $("editor-marks").replaceChildren(...rows.filter(({ line }) => line).map(({ line, message }) => {
-      const band = el("div", {}, el("span", {}, ...rich(message)));
+      const band = el("div", {}, el("span", {}, ...marked(message)));
       band.style.top = `${above + (line - 1) * height}px`;
       return band;
     }));
     $("editor-messages").replaceChildren(...rows.map(({ line, message }) =>
-      el("li", { "data-line": line ?? "" }, el("button", { type: "button", onclick: () => this.go(line) }, el("b", {}, line ? `Line ${line}` : "Rules"), el("span", {}, ...rich(message))))));
+      el("li", { "data-line": line ?? "" }, el("button", { type: "button", onclick: () => this.go(line) }, el("b", {}, line ? `Line ${line}` : "Rules"), el("span", {}, ...marked(message))))));
     attribute(this.area, "aria-invalid", found.length > 0);
     this.scrolled();
   }

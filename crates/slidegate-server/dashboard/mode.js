@@ -12,7 +12,7 @@ const MEANING = {
 };
 
 export async function flip(name, mode) {
-  if (!(await confirm(`Change ${name} to ${mode}?`, [MEANING[mode], "The change lasts until this node reads its rules again. If the nodes share rules in Redis, it applies to all of them."], `Change to ${mode}`))) return;
+  if (!(await confirm(`Set ${name} to ${mode}?`, [MEANING[mode], "The change lasts until this node reads its rules again. If the nodes share rules in Redis, it applies to all of them."], `Set to ${mode}`))) return;
   try {
     const changed = withMode(await rulesText(), name, mode);
     if (changed && (await changesOnly(changed, name, mode))) await putRules(changed);

@@ -1,8 +1,9 @@
 // One rule: its history of an hour, the time of its decisions, and its keys.
 
-import { $, attribute, svg, text } from "./dom.js";
+import { $, attribute, svg, text, write } from "./dom.js";
+import { because } from "./access.js";
 import { algorithmWords, count, limitWords, micros, share } from "./words.js";
-import { go, onAddress, read, write } from "./address.js";
+import { go, onAddress, read, write as writeAddress } from "./address.js";
 import { ruleHistory, top } from "./api.js";
 import { Chart } from "./chart.js";
 import { History } from "./history.js";
@@ -43,7 +44,7 @@ export class RulePanel {
     this.name = name;
     this.times = [];
     this.asked = -Infinity;
-    write("rule", name);
+    writeAddress("rule", name);
     $("rule").hidden = false;
     text($("rule-name"), name);
     text($("rule-note"), "");
@@ -56,7 +57,7 @@ export class RulePanel {
 
   close() {
     this.name = null;
-    write("rule", "");
+    writeAddress("rule", "");
     $("rule").hidden = true;
   }
 
@@ -94,7 +95,7 @@ export class RulePanel {
       drawTop($("rule-hottest"), keys.hottest, "No requests in the last hour.", this.inspect);
       drawTop($("rule-denied"), keys.denied, "No denials in the last hour.", this.inspect);
     } catch (error) {
-      if (name === this.name && error.status) text($("rule-note"), error.message);
+      if (name === this.name && error.status) write($("rule-note"), because(error));
     }
   }
 

@@ -72,7 +72,7 @@ export class RulesTable {
     const other = { enforce: "shadow", shadow: "enforce" }[rule.mode];
     cells.flip.hidden = !mayChange() || !other;
     text(cells.flip, `to ${other}`);
-    attribute(cells.flip, "aria-label", `Change ${rule.rule} to ${other}`);
+    attribute(cells.flip, "aria-label", `Set ${rule.rule} to ${other}`);
     cells.flip.onclick = () => flip(rule.rule, other);
     meter(cells.meter, rule.usage, this.minutes.denies(rule.rule));
     text(cells.usage, rule.usage == null ? "–" : `${Math.round(rule.usage * 100)}%`);

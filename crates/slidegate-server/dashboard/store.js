@@ -29,7 +29,7 @@ export class StoreHealth {
     this.drawServers(store.servers ?? []);
     this.drawFacts(tick);
     const { http, grpc, resp } = tick.connections;
-    text($("connections"), `Connections: ${count(http)} HTTP, ${count(grpc)} gRPC, ${count(resp)} Redis protocol`);
+    text($("connections"), `Connections: ${count(http)} HTTP, ${count(grpc)} gRPC, ${count(resp)} RESP`);
     this.seen = true;
   }
 
@@ -97,7 +97,7 @@ function* facts({ store, accuracy, memory }) {
     yield ["Evicted", [count(store.evicted), "keys removed because the store was full"]];
     if (store.shared_counters || store.shared) yield ["Shared", [count(store.shared_counters), `counters shared by keys because the store is full, ${count(store.shared)} decisions`]];
     if (store.denied_full) yield ["Denied", [count(store.denied_full), "decisions, because the store was full"]];
-    if (store.ids_dropped || store.settlements_dropped) yield ["Dropped", [count(store.ids_dropped), `request ids and ${count(store.settlements_dropped)} settlements, because there was no room`]];
+    if (store.ids_dropped || store.settlements_dropped) yield ["Dropped", [count(store.ids_dropped), `request ids and ${count(store.settlements_dropped)} settlements, because memory.max-note-bytes was used up`]];
   } else {
     yield ["Call", [micros(store.calls?.mean_us), `${many(store.calls?.errors ?? 0, "error")} since the start`]];
     yield ["In flight", [count(store.in_flight), `calls; ${count(store.late)} late replies, ${count(store.overloaded)} decisions without Redis because of overload`]];
@@ -113,7 +113,7 @@ function* facts({ store, accuracy, memory }) {
   if (memory) {
     const parts = [memory.max ? `of ${bytes(memory.max)}` : null, memory.ours_estimate != null ? `about ${bytes(memory.ours_estimate)} used by Slidegate` : null];
     yield ["Memory", [bytes(memory.used), parts.filter(Boolean).join(", ")]];
-    if (memory.cleaned) yield ["Cleaned", [bytes(memory.cleaned.bytes), `${many(memory.cleaned.keys, "key")}, ${count(memory.cleaned.entries)} entries`]];
+    if (memory.cleaned) yield ["Garbage collected", [bytes(memory.cleaned.bytes), `${many(memory.cleaned.keys, "key")}, ${count(memory.cleaned.entries)} entries`]];
   }
 }
 

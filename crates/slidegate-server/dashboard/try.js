@@ -1,6 +1,6 @@
 // Try it: sends a request as any client does, and shows the answer.
 
-import { $, el, meter, rich, say, text } from "./dom.js";
+import { $, el, marked, meter, say, text, write } from "./dom.js";
 import { acquire, explain, peek, rules, settle } from "./api.js";
 import { because } from "./access.js";
 import { count, wait } from "./words.js";
@@ -82,7 +82,7 @@ export class TryIt {
       this.show(await question(request), onlyLooks || request.permits === 0);
     } catch (error) {
       this.verdict("", "!", "No decision");
-      text($("try-detail"), error.status === undefined ? error.message : because(error));
+      write($("try-detail"), error.status === undefined ? error.message : because(error));
       $("try-limits").replaceChildren();
       $("try-why").replaceChildren();
       $("try-again").hidden = $("try-refund").hidden = true;
@@ -101,9 +101,9 @@ export class TryIt {
     const limits = decision.limits ?? counted(decision.rules);
     const said = allowed ? (onlyLooks ? "Would be allowed" : "Allowed") : `${onlyLooks ? "Would be denied" : "Denied"}${denied_by ? ` by ${denied_by}` : ""}`;
     this.verdict(allowed, allowed ? "✓" : "✕", said);
-    text($("try-detail"), [allowed ? null : `Code ${code}`, `source: ${source}`, limits.length ? null : "no rule applies", never ? "more permits than the limit: waiting does not help" : null].filter(Boolean).join(", "));
+    text($("try-detail"), [allowed ? null : `Code ${code}`, `source: ${source}`, limits.length ? null : "no rule applies", never ? "waiting does not help" : null].filter(Boolean).join(", "));
     $("try-limits").replaceChildren(...limits.slice(0, 50).map((limit) => this.limit(limit, denied_by)));
-    $("try-why").replaceChildren(...uncounted(decision.rules ?? []).slice(0, 50).map(({ rule, why }) => el("li", {}, el("b", {}, rule), el("small", {}, ...rich(why)))));
+    $("try-why").replaceChildren(...uncounted(decision.rules ?? []).slice(0, 50).map(({ rule, why }) => el("li", {}, el("b", {}, rule), el("small", {}, ...marked(why)))));
     this.reservation = reservation;
     $("try-refund").hidden = !reservation || onlyLooks;
     $("try-refund").disabled = false;
@@ -129,7 +129,7 @@ export class TryIt {
       const left = until - performance.now();
       $("try-again").disabled = left > 0;
       $("try-again").classList.toggle("main", left <= 0);
-      text($("try-wait"), $("try-again").hidden ? "" : left > 0 ? `Allowed again in ${wait(left)}` : "Try again");
+      text($("try-wait"), $("try-again").hidden ? "" : left > 0 ? `Retry in ${wait(left)}` : "Try again");
       if (left <= 0) clearInterval(this.timer);
     };
     this.timer = setInterval(show, 100);

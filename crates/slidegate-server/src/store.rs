@@ -224,7 +224,7 @@ impl Redis {
                 Ok(report) => {
                     self.has_answered.store(true, Ordering::Relaxed);
                     if last_error.is_some() {
-                        warn(&format!("Redis {} at {} is there", report.version, store.address()));
+                        warn(&format!("connected to Redis {} at {}", report.version, store.address()));
                     }
                     for warning in &report.warnings {
                         warn(&format!("Redis at {}: {warning}", store.address()));
@@ -235,7 +235,7 @@ impl Redis {
                 Err(error) => {
                     let text = error.to_string();
                     if last_error.as_ref() != Some(&text) {
-                        warn(&format!("{text}; asking again until it answers"));
+                        warn(&format!("{text}; retrying until it answers"));
                         last_error = Some(text);
                     }
                 }
@@ -253,13 +253,15 @@ impl Redis {
                     (None, false) => {
                         let fault = fault.map_or("unknown", |fault| fault.as_str());
                         warn(&format!(
-                            "Redis at {address} does not answer ({fault}): deciding without it, as one of {nodes}, \
+                            "Redis at {address} does not answer ({fault}): deciding without it, as one of {nodes} nodes, \
                              until it does"
                         ));
                         unavailable.push(address);
                     }
                     (Some(known), true) => {
-                        warn(&format!("Redis at {address} is back, and has what was admitted without it"));
+                        warn(&format!(
+                            "Redis at {address} is back, and the admissions of the outage are written back"
+                        ));
                         unavailable.swap_remove(known);
                     }
                     _ => {}

@@ -16,29 +16,29 @@ Every request is evaluated by the code that decides in production, at the time i
 Requests whose time runs backwards are evaluated at the latest time before them.
 
 A trace is an access log (Common or Combined), JSON lines, a table (CSV), or a recording of `slidegate serve --record`; it may
-be packed with gzip. The attributes that rules look at are the fields of the same name, unless --attribute names another:
-an access log has ip, user, method, path (without its query), host, referer and user-agent.
+be compressed with gzip. The attributes of the rules are the fields of the same name, unless --attribute names another field.
+An access log has ip, user, method, path (without its query), host, referer and user-agent.
 
 Examples:
   slidegate simulate --rules rules.yaml --trace access.log --attribute api=path
   slidegate simulate --rules rules.yaml --trace access.log.gz --html report.html
-  slidegate simulate --rules new.yaml --against old.yaml --trace access.log      who would notice
+  slidegate simulate --rules new.yaml --against old.yaml --trace access.log      requests that change
   slidegate simulate --rules rules.yaml --pattern flash-sale --rate 500 --clients 1000
   slidegate simulate --rules rules.yaml --pattern timeline --at 0.99s=100,1.01s=100 \\
       --algorithms sliding-window,fixed-window,time-slice,token-bucket
-  slidegate simulate --trace access.log --suggest 0.1% --key ip --window 1s,1m   the smallest limits for that
+  slidegate simulate --trace access.log --suggest 0.1% --key ip --window 1s,1m   suggested limits
   kubectl logs -f web | slidegate simulate --rules rules.yaml --trace - --format json --attribute ip=remote_addr")]
 pub struct SimulateArgs {
-    /// The rules, or a whole configuration file, of which only the rules matter
+    /// Rules, or a configuration file, of which only the rules are used
     #[arg(long, value_name = "FILE", required_unless_present_any = ["suggest", "suggest_clients"])]
     pub(crate) rules: Option<PathBuf>,
-    /// Requests that happened, or - for standard input
+    /// File with recorded requests, or - for standard input
     #[arg(long, value_name = "FILE", conflicts_with = "pattern", help_heading = "Traffic")]
     pub(crate) trace: Option<PathBuf>,
-    /// How the trace is written; found out unless given
+    /// Format of the trace [default: detected]
     #[arg(long, value_enum, conflicts_with = "pattern", help_heading = "Traffic")]
     pub(crate) format: Option<Format>,
-    /// An attribute and the field of the trace that it is, such as api=path or ip=request.remote_ip
+    /// Attribute and the field of the trace with its value, such as api=path or ip=request.remote_ip
     #[arg(
         long,
         value_name = "NAME=FIELD",
@@ -47,81 +47,81 @@ pub struct SimulateArgs {
         help_heading = "Traffic"
     )]
     pub(crate) attribute: Vec<Pair>,
-    /// An attribute that every request has, such as plan=free
+    /// Attribute of every request, such as plan=free
     #[arg(long, value_name = "NAME=VALUE", help_heading = "Traffic")]
     pub(crate) constant: Vec<Pair>,
-    /// The field of JSON lines or CSV with the time [default: time, timestamp, @timestamp, ts, at or date]
+    /// Field of JSON lines or CSV with the time [default: time, timestamp, @timestamp, ts, at or date]
     #[arg(long, value_name = "FIELD", conflicts_with = "pattern", help_heading = "Traffic")]
     pub(crate) time: Option<String>,
-    /// The field of JSON lines or CSV with the number of permits [default: 1 each]
+    /// Field of JSON lines or CSV with the number of permits [default: 1 permit]
     #[arg(long, value_name = "FIELD", conflicts_with = "pattern", help_heading = "Traffic")]
     pub(crate) permits: Option<String>,
-    /// Stop at the first line that cannot be read, instead of counting and showing such lines
+    /// Stop at the first invalid line, instead of counting and showing invalid lines
     #[arg(long, conflicts_with = "pattern", help_heading = "Traffic")]
     pub(crate) strict: bool,
-    /// Traffic that is made up
+    /// Generated traffic instead of a trace
     #[arg(long, value_enum, help_heading = "Traffic")]
     pub(crate) pattern: Option<Shape>,
-    /// Requests a second of the pattern: on average, or at its height [default: 100]
+    /// Requests per second of the pattern: the average, or the peak [default: 100]
     #[arg(long, conflicts_with = "trace", value_parser = clap::value_parser!(u64).range(1..=10_000_000), help_heading = "Traffic")]
     pub(crate) rate: Option<u64>,
-    /// How long the pattern lasts [default: 1m]
+    /// Duration of the pattern [default: 1m]
     #[arg(long, conflicts_with = "trace", help_heading = "Traffic")]
     pub(crate) duration: Option<Micros>,
-    /// How many clients there are in the pattern; those of a timeline take turns [default: 10, or 1 for bursts and timelines]
+    /// Number of clients of the pattern; in a timeline they take turns [default: 10, or 1 for bursts and timelines]
     #[arg(long, conflicts_with = "trace", value_parser = clap::value_parser!(u64).range(1..=100_000_000), help_heading = "Traffic")]
     pub(crate) clients: Option<u64>,
-    /// How many requests at which time after the beginning, for --pattern timeline, such as 0.99s=100,1.01s=100
+    /// Times after the start and numbers of requests for --pattern timeline, such as 0.99s=100,1.01s=100
     #[arg(long, value_name = "TIME=COUNT,…", conflicts_with = "trace", help_heading = "Traffic")]
     pub(crate) at: Option<Instants>,
-    /// Another seed makes other traffic of the same kind; the same one the same
+    /// Seed of the pattern: the same seed generates the same traffic
     #[arg(long, default_value_t = 0, conflicts_with = "trace", help_heading = "Traffic")]
     pub(crate) seed: u64,
-    /// Count by each of these, side by side
+    /// Compare these algorithms
     #[arg(
         long,
         value_name = "NAME,…",
         value_enum,
         value_delimiter = ',',
         requires = "rules",
-        help_heading = "Questions"
+        help_heading = "Analysis"
     )]
     pub(crate) algorithms: Vec<AlgorithmChoice>,
-    /// Older rules: who would be denied or allowed by --rules, and was not by these?
-    #[arg(long, value_name = "FILE", requires = "rules", conflicts_with_all = ["algorithms"], help_heading = "Questions")]
+    /// Older rules: show the requests that --rules decides differently
+    #[arg(long, value_name = "FILE", requires = "rules", conflicts_with_all = ["algorithms"], help_heading = "Analysis")]
     pub(crate) against: Option<PathBuf>,
-    /// The smallest limits that would have denied at most so much of all requests, such as 0.1%
-    #[arg(long, value_name = "PERCENT", conflicts_with_all = ["algorithms", "against", "suggest_clients", "decisions", "html", "svg"], help_heading = "Questions")]
+    /// Suggest the smallest limits that would have denied at most this part of the requests, such as 0.1%
+    #[arg(long, value_name = "PERCENT", conflicts_with_all = ["algorithms", "against", "suggest_clients", "decisions", "html", "svg"], help_heading = "Analysis")]
     pub(crate) suggest: Option<Percent>,
-    /// The smallest limits that would ever have denied at most so many of all clients, such as 1%
-    #[arg(long, value_name = "PERCENT", conflicts_with_all = ["algorithms", "against", "decisions", "html", "svg"], help_heading = "Questions")]
+    /// Suggest the smallest limits that would have denied at most this part of the clients, such as 1%
+    #[arg(long, value_name = "PERCENT", conflicts_with_all = ["algorithms", "against", "decisions", "html", "svg"], help_heading = "Analysis")]
     pub(crate) suggest_clients: Option<Percent>,
-    /// The windows to suggest limits for [default: those of the rules, or 1s,1m,1h]
-    #[arg(long, value_name = "TIME,…", value_delimiter = ',', help_heading = "Questions")]
+    /// Windows of the suggested limits [default: those of the rules, or 1s,1m,1h]
+    #[arg(long, value_name = "TIME,…", value_delimiter = ',', help_heading = "Analysis")]
     pub(crate) window: Vec<Micros>,
-    /// What to count by when limits are suggested without --rules, such as ip [default: all requests together]
+    /// Key attributes of the suggested limits without --rules, such as ip [default: all requests together]
     #[arg(
         long,
         value_name = "NAME,…",
         value_delimiter = ',',
         conflicts_with = "rules",
-        help_heading = "Questions"
+        help_heading = "Analysis"
     )]
     pub(crate) key: Vec<String>,
-    /// Write a report with pictures, one file that needs nothing else
-    #[arg(long, value_name = "FILE", help_heading = "Answers")]
+    /// Write a report with charts into one self-contained file
+    #[arg(long, value_name = "FILE", help_heading = "Output")]
     pub(crate) html: Option<PathBuf>,
-    /// Write the pictures of that report as SVG files into a directory
-    #[arg(long, value_name = "DIR", help_heading = "Answers")]
+    /// Write the charts of the report as SVG files into a directory
+    #[arg(long, value_name = "DIR", help_heading = "Output")]
     pub(crate) svg: Option<PathBuf>,
     /// Print one JSON object instead of a summary
-    #[arg(long, help_heading = "Answers")]
+    #[arg(long, help_heading = "Output")]
     pub(crate) json: bool,
-    /// Write what was decided, one JSON object a request: allowed, denied_by, retry_after_us
-    #[arg(long, value_name = "FILE", conflicts_with = "algorithms", help_heading = "Answers")]
+    /// Write the decisions, one JSON object per request: allowed, denied_by, retry_after_us
+    #[arg(long, value_name = "FILE", conflicts_with = "algorithms", help_heading = "Output")]
     pub(crate) decisions: Option<PathBuf>,
-    /// How many of the keys that were denied most to show
-    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=1_000), help_heading = "Answers")]
+    /// Number of most denied keys to show
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=1_000), help_heading = "Output")]
     pub(crate) top: u64,
 }
 
@@ -140,7 +140,7 @@ impl FromStr for Percent {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let invalid = || format!("\"{text}\" is not a share such as 0.1% or 5%, up to 100%");
+        let invalid = || format!("\"{text}\" is not a percentage such as 0.1% or 5%, up to 100%");
         let number = text.strip_suffix('%').unwrap_or(text).trim();
         let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
         let digits = whole.bytes().chain(fraction.bytes()).all(|b| b.is_ascii_digit());

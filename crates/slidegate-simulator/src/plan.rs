@@ -90,7 +90,7 @@ impl SimulateArgs {
         let budget =
             self.suggest.map(DenialBudget::Requests).or(self.suggest_clients.map(DenialBudget::Clients));
         if budget.is_none() && !(self.window.is_empty() && self.key.is_empty()) {
-            return Err("--window and --key go with --suggest and --suggest-clients".to_owned());
+            return Err("--window and --key need --suggest or --suggest-clients".to_owned());
         }
         let rule_set = match &rules {
             Some(named) => Rules::clone(&named.rules),
@@ -120,7 +120,7 @@ impl SimulateArgs {
             }
             (None, Some(rules), None) => Question::Simulate(rules),
             // Not reachable from the command line: clap requires --rules, --suggest or --suggest-clients.
-            (None, None, _) => return Err("there are no rules: give --rules".to_owned()),
+            (None, None, _) => return Err("no rules: set --rules".to_owned()),
         };
         let top = usize::try_from(self.top).unwrap_or(usize::MAX);
         let output =
@@ -143,7 +143,7 @@ impl SimulateArgs {
             let location = resolve(path);
             let overwritten = seen.iter().find(|(_, other)| written && *other == location);
             if let Some((other, _)) = overwritten {
-                return Err(format!("{flag} would write over what {other} names: {}", path.display()));
+                return Err(format!("{flag} would overwrite the file of {other}: {}", path.display()));
             }
             seen.push((flag, location));
         }
@@ -158,7 +158,7 @@ impl SimulateArgs {
                 self.attribute.iter().chain(&self.constant).map(|pair| pair.name.as_str()).collect();
             named.sort_unstable();
             if let Some(duplicate) = named.windows(2).find(|pair| pair[0] == pair[1]) {
-                return Err(format!("--attribute and --constant say twice what `{}` is", duplicate[0]));
+                return Err(format!("`{}` is given twice by --attribute and --constant", duplicate[0]));
             }
             let fields = Fields::new(&names, &self.attribute, &self.constant);
             let fields = fields.time(self.time.clone()).permits(self.permits.clone());
@@ -170,7 +170,7 @@ impl SimulateArgs {
             }));
         }
         let Some(shape) = self.pattern else {
-            return Err("there is no traffic: give --trace or --pattern".to_owned());
+            return Err("no traffic: set --trace or --pattern".to_owned());
         };
         let duration = self.duration.unwrap_or(Micros::from_secs(60));
         if !(Micros::from_millis(1)..=MAX_DURATION).contains(&duration) {
@@ -181,13 +181,13 @@ impl SimulateArgs {
             (Shape::Timeline, None) => {
                 return Err("--pattern timeline needs --at, such as --at 0.99s=100,1.01s=100".to_owned());
             }
-            (_, Some(_)) => return Err("--at goes with --pattern timeline".to_owned()),
+            (_, Some(_)) => return Err("--at needs --pattern timeline".to_owned()),
             (Shape::BoundaryBurst, None) => boundary_burst(rules)?,
             (_, None) => Instants::default(),
         };
         if !instants.0.is_empty() && (self.rate.is_some() || self.duration.is_some()) {
             return Err(
-                "bursts and timelines say when each request is: --rate and --duration do not go with them"
+                "--rate and --duration cannot be combined with bursts and timelines, which have fixed times"
                     .to_owned(),
             );
         }
@@ -202,7 +202,10 @@ impl SimulateArgs {
             synthetic_clients: SyntheticClients::new(rules, &self.constant),
         };
         if pattern.length() > MAX_REQUESTS {
-            return Err(format!("a pattern may have {MAX_REQUESTS} requests, not {}", pattern.length()));
+            return Err(format!(
+                "a pattern may have at most {MAX_REQUESTS} requests, not {}",
+                pattern.length()
+            ));
         }
         Ok(Traffic::Pattern(pattern))
     }
@@ -221,7 +224,7 @@ impl SimulateArgs {
         let limited = rules.iter().filter(|rule| rule.is_limited() && !rule.quota().is_held());
         let candidates: Vec<_> = limited.map(|rule| (rule.clone(), windows(rule))).collect();
         if candidates.is_empty() {
-            return Err("there is no rule with a limit that could be another".to_owned());
+            return Err("no rule has a limit that could be changed".to_owned());
         }
         Ok(candidates)
     }

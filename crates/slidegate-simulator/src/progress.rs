@@ -49,7 +49,7 @@ impl Progress {
             self.bar.set_position(position);
             let rate = self.requests as f64 / seconds(now.since(self.started));
             self.bar.set_message(format!(
-                "{} requests, {} a second",
+                "{} requests, {} per second",
                 HumanCount(self.requests),
                 HumanCount(rate as u64)
             ));

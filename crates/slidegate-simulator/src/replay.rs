@@ -63,25 +63,25 @@ pub(crate) fn replay(
     if !time.has_fractions && has_short_window && summary.format.is_some() {
         notes.push(
             "the times of this trace are whole seconds: all requests of one second are evaluated at its beginning, so windows \
-             of a few seconds see more even or more sudden traffic than there was"
+             of a few seconds see other traffic than the real one"
                 .to_owned(),
         );
     }
     if time.max_lateness > MAX_DISORDER {
         notes.push(format!(
-            "times run back by up to {}, and what comes after a time is not evaluated before it: is one of them wrong?",
+            "times run back by up to {}; such requests are evaluated at the latest time before them: check the times of the trace",
             time.max_lateness
         ));
     }
     if scenarios.runs.iter().any(|run| run.stats.is_truncated()) {
         notes.push(format!(
-            "there are more than {MAX_KEYS} keys: of those beyond, only the ones that were denied most are known, and about"
+            "there are more than {MAX_KEYS} keys: of the others, only the most denied are known, approximately"
         ));
     }
     let shared = main.scenario.store_stats().shared;
     if shared > 0 {
         notes.push(format!(
-            "{shared} decisions were made by counters that several keys share, as on a server that is full"
+            "{shared} decisions used counters that several keys share, as on a server whose store is full"
         ));
     }
     let stats = &main.stats;
@@ -153,10 +153,7 @@ fn adaptive_note(rules: &Rules) -> Vec<String> {
     let adaptive = rules.iter().filter(|rule| rule.adapts_by().is_some());
     let names: Vec<String> = adaptive.map(|rule| format!("`{}`", rule.name())).collect();
     let note = (!names.is_empty()).then(|| {
-        format!(
-            "adaptive limits stay at 100 % here, because a trace says nothing of the load: {}",
-            names.join(", ")
-        )
+        format!("adaptive limits stay at 100 %, because a trace contains no load: {}", names.join(", "))
     });
     note.into_iter().collect()
 }

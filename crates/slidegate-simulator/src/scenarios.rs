@@ -143,7 +143,7 @@ impl Scenarios {
         let decisions = self.runs.iter_mut().map(|run| run.scenario.decide(at, request, Decision::clone));
         // A request that one scenario rejects as invalid counts for none of them. All have decided by now, so they stay in step.
         let decisions = decisions.collect::<Vec<_>>().into_iter().collect::<Result<Vec<_>, _>>()?;
-        let [first, .., last] = &decisions[..] else { return Err("there is nothing to compare".to_owned()) };
+        let [first, .., last] = &decisions[..] else { return Err("no algorithm to compare".to_owned()) };
         for (run, decision) in self.runs.iter_mut().zip(&decisions) {
             run.stats.add(at, decision);
             run.only_denied += u64::from(first.allowed() && !decision.allowed());

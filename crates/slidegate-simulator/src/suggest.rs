@@ -177,12 +177,12 @@ pub(crate) fn suggest(
     let mut notes = std::mem::take(&mut summary.notes);
     if untracked > 0 {
         notes.push(format!(
-            "there are more than {MAX_KEYS} clients: only so many are watched, and the limits are theirs"
+            "there are more than {MAX_KEYS} clients: the limits are computed from the first {MAX_KEYS}"
         ));
     }
     if summary.interrupted {
         notes.push(
-            "interrupted: a limit that was not tried on all of the traffic is none to suggest".to_owned(),
+            "interrupted: a limit cannot be suggested before it was tried on the whole trace".to_owned(),
         );
     }
     Ok(Suggestions {
@@ -209,7 +209,7 @@ fn candidates(wanted: Vec<(Rule, Vec<Micros>)>) -> Result<Vec<Candidate>, String
     }
     let n = candidates.len();
     if n > MAX_CANDIDATES {
-        return Err(format!("{n} rules and windows are too many at once: {MAX_CANDIDATES} at most"));
+        return Err(format!("{n} combinations of rules and windows are too many: at most {MAX_CANDIDATES}"));
     }
     Ok(candidates)
 }
@@ -246,7 +246,7 @@ fn decide_all(
     })?;
     let shared = scenario.store_stats().shared;
     if shared > 0 {
-        summary.notes.push(format!("{shared} decisions were made by counters that several keys share"));
+        summary.notes.push(format!("{shared} decisions used counters that several keys share"));
     }
     Ok(summary)
 }

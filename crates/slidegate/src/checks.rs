@@ -93,7 +93,10 @@ impl Checks {
                 return Err(too_many_permits(check.cost));
             }
             if !keys.insert(&check.key) {
-                return Err(Error::invalid(format!("two checks of one ask name the key `{}`", check.key)));
+                return Err(Error::invalid(format!(
+                    "two checks of one request have the key `{}`",
+                    check.key
+                )));
             }
         }
         Ok(new_checks)

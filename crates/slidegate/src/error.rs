@@ -226,11 +226,14 @@ impl fmt::Display for Error {
             Kind::TooManyChecks { max } => {
                 write!(
                     f,
-                    "the requests of one call may meet {max} limits in all, one for each rule that applies to a request: send fewer requests"
+                    "the requests of one call may have at most {max} checks, one for each rule that applies to a request: send fewer requests"
                 )
             }
             Kind::TooCostly { rule, permits, limit } => {
-                write!(f, "{permits} permits can never pass rule `{rule}`: its limit is {limit}")
+                write!(
+                    f,
+                    "{permits} permits exceed the limit of rule `{rule}`, which is {limit}: waiting does not help"
+                )
             }
         }
     }

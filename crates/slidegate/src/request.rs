@@ -228,7 +228,9 @@ impl<'a> From<&'a String> for Request<'a> {
 pub(crate) fn check_attributes(attributes: &[(&str, &str)]) -> Result<(), Error> {
     if attributes.len() > MAX_ATTRIBUTES {
         let n = attributes.len();
-        return Err(Error::invalid(format!("a request may have {MAX_ATTRIBUTES} attributes, not {n}")));
+        return Err(Error::invalid(format!(
+            "a request may have at most {MAX_ATTRIBUTES} attributes, not {n}"
+        )));
     }
     for (i, (name, value)) in attributes.iter().enumerate() {
         check_name(name)?;
@@ -253,7 +255,7 @@ pub(crate) fn check_name(name: &str) -> Result<(), Error> {
 
 pub(crate) fn check_value(what: &dyn fmt::Display, value: &str) -> Result<(), Error> {
     if value.is_empty() {
-        return Err(Error::invalid(format!("{what} is empty: leave it out if there is none")));
+        return Err(Error::invalid(format!("{what} is empty: leave it out instead")));
     }
     if value.len() > MAX_VALUE {
         let n = value.len();

@@ -37,7 +37,7 @@ pub enum Precision {
     #[default]
     Exact,
     /// The same cost does not fit before this wait has passed; it may take longer. Redis replies so if the exact wait needs
-    /// more entries than one call may read: see docs/algorithms.md. A full memory store with `OnFull::Deny` cannot know
+    /// more entries than one call may read: see docs/explanation/algorithms.md. A full memory store with `OnFull::Deny` cannot know
     /// when there is room, and returns an estimate of at most a second with this precision.
     LowerBound,
 }

@@ -34,7 +34,7 @@ pub(crate) async fn watch(app: Arc<AppState>) {
                 // The store reports that Redis is unavailable.
                 Err(error) if error.is_unavailable() || warned => {}
                 Err(error) => {
-                    warn(&format!("rules follow the load of this node alone: {error}"));
+                    warn(&format!("adaptive rules use only the load of this node: {error}"));
                     warned = true;
                 }
             }

@@ -60,7 +60,7 @@ impl SharedKey {
                 && !warned
             {
                 warn(&format!(
-                    "the reservation key in Redis is not known: {error}; signing with the last one that was"
+                    "cannot read the reservation key in Redis: {error}; signing with the last known key"
                 ));
             }
             warned = updated.is_err();

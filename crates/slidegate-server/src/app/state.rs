@@ -145,7 +145,7 @@ impl AppState {
             self.stats.update_rules(&self.limiter);
             let Edition { version, hash, rules, .. } = &*edition;
             let n = rules.iter().count();
-            tracing::info!("rules: version {version}, hash {hash}, {n} in all, from {source}");
+            tracing::info!("rules: version {version}, hash {hash}, count {n}, from {source}");
         }
         edition
     }
@@ -178,7 +178,7 @@ impl AppState {
 
     /// Keeps the rules in force, and logs why the new ones were rejected.
     pub(crate) fn reject_rules(&self, source: &str, message: String) {
-        let text = format!("the rules stay as they are: {message}");
+        let text = format!("the new rules are not used: {message}");
         if self.rules.record_failure(source, message) {
             warn(&text);
         }

@@ -14,14 +14,14 @@ use crate::common::console::{fail, say};
     slidegate acquire api=/login ip=1.2.3.4 user=alice\n  \
     slidegate acquire --resource user123 --limit 10 --window 1s --permits 2\n  \
     slidegate acquire api=/chat user=alice && ./chat || echo 'try later'\n\n\
-    A server with tokens is shown the one in SLIDEGATE_TOKEN.")]
+    If the server requires a token, set it in SLIDEGATE_TOKEN.")]
 pub(crate) struct AcquireArgs {
     #[command(flatten)]
     request: RequestArgs,
-    /// Only look: charge nothing
+    /// Peek: charge nothing
     #[arg(long)]
     peek: bool,
-    /// Print the answer as it came
+    /// Print the response as JSON
     #[arg(long)]
     json: bool,
 }

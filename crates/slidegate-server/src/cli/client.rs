@@ -37,7 +37,7 @@ impl Server {
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
         if let Some(authorization) = auth::authorization_header() {
             let mut authorization = HeaderValue::from_str(&authorization)
-                .map_err(|_| "SLIDEGATE_TOKEN is not a token".to_owned())?;
+                .map_err(|_| "SLIDEGATE_TOKEN has characters that a header cannot contain".to_owned())?;
             authorization.set_sensitive(true);
             headers.insert(header::AUTHORIZATION, authorization);
         }

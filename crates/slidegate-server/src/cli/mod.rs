@@ -26,7 +26,7 @@ use crate::telemetry::log;
 
 /// Exact, atomic, explainable rate limiting: at most `limit` permits in any interval of length `window`.
 ///
-/// Without a command it serves, and without a file it serves demo rules from memory.
+/// Without a command, `slidegate` starts the server. Without a file, the server uses demo rules and the memory store.
 #[derive(Debug, Parser)]
 #[command(name = "slidegate", version, args_conflicts_with_subcommands = true)]
 #[command(
@@ -41,33 +41,33 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Answer requests (what `slidegate` does when it is given no command)
+    /// Start the server; this is the default command
     Serve(ServeArgs),
-    /// Check a file and list every mistake with its line; exit code 0 if there is none, 1 if there is
+    /// Check a configuration file and list every mistake with its line; exit code 0 if valid, 1 if not
     Validate {
-        /// The file, or - for standard input
+        /// Configuration file, or - for standard input
         file: PathBuf,
     },
-    /// Print the JSON Schema of the configuration file, for editors and checks
+    /// Print the JSON Schema of the configuration file, for editors and other tools
     Schema,
-    /// Turn another limiter's files into ours, and print the result; exit code 0, 1 if there are mistakes
+    /// Convert the files of another rate limiter to Slidegate rules and print them; exit code 0, or 1 if the files have mistakes
     #[command(subcommand)]
     Import(Import),
-    /// Ask a running server for permits; exit code 0 allowed, 1 denied, 2 error
+    /// Request permits from a running server; exit code 0 allowed, 1 denied, 2 error
     Acquire(AcquireArgs),
-    /// Say why a request would be allowed or denied, rule by rule; exit code 0 allowed, 1 denied, 2 error
+    /// Explain, rule by rule, why a request would be allowed or denied; exit code 0 allowed, 1 denied, 2 error
     Explain(ExplainArgs),
     /// Send requests and print the rate and the latency; exit code 0 if there were decisions, 1 if none, 2 error
     Bench(BenchArgs),
-    /// See what rules would do to traffic that was, or that you fear; exit code 0, 2 error
+    /// Run rules over recorded or generated traffic and report the decisions; exit code 0, or 2 on an error
     Simulate(SimulateArgs),
 }
 
 #[derive(Debug, Subcommand)]
 enum Import {
-    /// Files of envoyproxy/ratelimit, each a domain and its descriptors
+    /// Convert files of envoyproxy/ratelimit, each with one domain and its descriptors
     Envoy {
-        /// The files, or - for standard input
+        /// Files to convert, or - for standard input
         #[arg(required = true, value_name = "FILE")]
         files: Vec<PathBuf>,
     },

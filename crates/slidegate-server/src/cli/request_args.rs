@@ -24,22 +24,22 @@ pub(crate) struct RequestArgs {
     /// Attributes of the request, such as ip=1.2.3.4
     #[arg(value_name = "NAME=VALUE", required_unless_present = "resource")]
     attributes: Vec<String>,
-    /// The server
+    /// URL of the server
     #[arg(long, alias = "server", default_value = "http://127.0.0.1:8080", env = "SLIDEGATE_URL")]
     pub(crate) url: String,
-    /// How many permits; 0 only looks
+    /// Number of permits; 0 is a peek
     #[arg(long, default_value_t = 1, allow_negative_numbers = true, value_parser = clap::value_parser!(u64).range(0..=MAX_LIMIT))]
     permits: u64,
-    /// A name under which to ask again without being charged twice
+    /// Request id: a retry with the same id is charged once
     #[arg(long)]
     id: Option<String>,
-    /// Ask for a limit of your own instead of by rules
+    /// Use an ad-hoc limit on this resource instead of the rules
     #[arg(long, conflicts_with = "attributes")]
     resource: Option<String>,
-    /// The limit of that resource
+    /// Limit of --resource
     #[arg(long)]
     limit: Option<u64>,
-    /// The window of that resource, such as 1s
+    /// Window of --resource, such as 1s
     #[arg(long)]
     window: Option<String>,
 }
@@ -47,9 +47,8 @@ pub(crate) struct RequestArgs {
 impl RequestArgs {
     fn attributes(&self) -> Result<Vec<(&str, &str)>, String> {
         if self.limit.is_some() || self.window.is_some() {
-            return Err(
-                "--limit and --window go with --resource; the server's rules limit attributes".to_owned()
-            );
+            return Err("--limit and --window need --resource; attributes are limited by the server's rules"
+                .to_owned());
         }
         let mut attributes: Vec<(&str, &str)> = Vec::new();
         for text in &self.attributes {
@@ -116,7 +115,7 @@ pub(crate) fn post<T: DeserializeOwned>(
     let target = format!("{}/v1/{operation}", url.trim_end_matches('/'));
     let runtime = Builder::new_current_thread().enable_all().build().map_err(|error| error.to_string())?;
     let response = runtime.block_on(async { timeout(TIMEOUT, send(url, operation, body)).await });
-    let response = response.unwrap_or_else(|_| Err(format!("nothing within {} s", TIMEOUT.as_secs())));
+    let response = response.unwrap_or_else(|_| Err(format!("no response within {} s", TIMEOUT.as_secs())));
     let bytes = response.map_err(|error| format!("no answer from {target}: {error}"))?;
     let not_slidegate = |_| format!("{target} is not a Slidegate server");
     let answer: Value = serde_json::from_slice(&bytes).map_err(not_slidegate)?;

@@ -45,29 +45,29 @@ const BLOCKING_TIMEOUT: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Args)]
 pub(super) struct ServeArgs {
-    /// Rules and settings; demo rules without it
+    /// Configuration file with rules and settings [default: demo rules]
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Also the rules of every *.yaml and *.yml in a directory of envoyproxy/ratelimit, after those of --config
+    /// Directory with files of envoyproxy/ratelimit (*.yaml, *.yml); their rules are added after those of --config
     #[arg(long, value_name = "DIR")]
     envoy_config: Option<PathBuf>,
-    /// Where to count: `memory` is this process, and goes with it; `redis`, or an address such as
-    /// redis://user:password@host:6379, is shared by all that count there [default: memory]
+    /// Store of the counts: `memory` (lost when the process ends), `redis`, or a URL such as
+    /// redis://user:password@host:6379, which several servers can share [default: memory]
     #[arg(long, value_name = "STORE", env = "SLIDEGATE_STORE", hide_env_values = true)]
     store: Option<StoreKind>,
-    /// Where HTTP listens [default: 127.0.0.1:8080]; port 0 picks a free one and prints it, `off` closes it
+    /// HTTP address [default: 127.0.0.1:8080]; port 0 selects and prints a free port, `off` disables the listener
     #[arg(long, value_name = "ADDR")]
     http: Option<ListenAddress>,
-    /// Where gRPC listens, for Envoy [default: 127.0.0.1:8081]
+    /// gRPC address, for Envoy [default: 127.0.0.1:8081]
     #[arg(long, value_name = "ADDR")]
     grpc: Option<ListenAddress>,
-    /// Where the Redis protocol is spoken [default: 127.0.0.1:6380]
+    /// RESP (Redis protocol) address [default: 127.0.0.1:6380]
     #[arg(long, value_name = "ADDR")]
     resp: Option<ListenAddress>,
-    /// Where HTTP listens for what changes rules and counts, which is then forbidden everywhere else [default: off]
+    /// HTTP address for changes of rules and counts, which other listeners then reject [default: off]
     #[arg(long, value_name = "ADDR")]
     admin: Option<ListenAddress>,
-    /// Let whoever reaches the address of --admin change rules and counts without a token, also from other machines
+    /// Accept changes at the address of --admin without a token, also from other machines
     #[arg(long)]
     admin_without_token: bool,
     #[command(flatten)]
@@ -168,7 +168,7 @@ pub(super) fn run(args: ServeArgs) -> Result<(), String> {
 /// Returns the store with the shared rules.
 fn shared_rules(store: &AnyStore) -> Result<RedisStore, String> {
     let store = store.redis_store().cloned();
-    store.ok_or_else(|| "`rules: redis` needs `store: redis`: that is where they are".to_owned())
+    store.ok_or_else(|| "`rules: redis` needs `store: redis`, because the rules are stored there".to_owned())
 }
 
 /// Reads the tokens of the environment and of the files in `access`.
@@ -185,7 +185,7 @@ fn check_admin(listen: &Listen, access: &Auth) -> Result<(), String> {
             if !access.has_admin() && !address.ip().to_canonical().is_loopback() =>
         {
             Err(format!(
-                "whoever reaches {address} could change rules and counts without a token: set {ADMIN_TOKEN_VARIABLE} or \
+                "any client that can reach {address} could change rules and counts without a token: set {ADMIN_TOKEN_VARIABLE} or \
                  `access.admin-tokens-file`, let --admin listen on 127.0.0.1, or add --admin-without-token if only \
                  administrators can reach it"
             ))
@@ -214,11 +214,11 @@ fn secrets(what: &str, variable: &str, file: Option<&Path>) -> Result<Vec<String
     let mut texts: Vec<String> = Vec::new();
     match std::env::var(variable) {
         Ok(text) if text.trim().is_empty() => {
-            return Err(format!("{variable} is empty: give a {what}, or unset it"));
+            return Err(format!("{variable} is empty: set a {what}, or unset the variable"));
         }
         Ok(text) => texts.push(text.trim().to_owned()),
         Err(VarError::NotPresent) => {}
-        Err(VarError::NotUnicode(_)) => return Err(format!("{variable} must be text")),
+        Err(VarError::NotUnicode(_)) => return Err(format!("{variable} must be UTF-8")),
     }
     if let Some(path) = file {
         let name = path.display();
@@ -226,7 +226,7 @@ fn secrets(what: &str, variable: &str, file: Option<&Path>) -> Result<Vec<String
         let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
         texts.extend(lines.map(str::to_owned));
         if texts.is_empty() {
-            return Err(format!("{name} has no {what}: one a line"));
+            return Err(format!("{name} has no {what}: write one per line"));
         }
     }
     if texts.iter().any(|text| text.len() < MIN_SECRET_CHARS) {
@@ -278,7 +278,7 @@ fn print_banner(addresses: &Addresses, store: &AnyStore, rules: &str, demo: bool
         say(&format!("dashboard: {scheme}://{address}/"));
         let post = format!("curl -s {scheme}://{address}/v1/acquire -H 'content-type: application/json' -d");
         if demo {
-            say("\ntry the login guard (the fourth within five seconds is denied):");
+            say("\ntry the login guard (the fourth request within five seconds is denied):");
             say(&format!(
                 "  {post} '{{\"attributes\":{{\"api\":\"/login\",\"ip\":\"1.2.3.4\",\"user\":\"alice\"}}}}'"
             ));
@@ -286,7 +286,7 @@ fn print_banner(addresses: &Addresses, store: &AnyStore, rules: &str, demo: bool
             say("\ntry it:");
             say(&format!("  curl -s {scheme}://{address}/v1/rules"));
         }
-        say("or bring your own limit:");
+        say("or use an ad-hoc limit:");
         say(&format!("  {post} '{{\"resource\":\"user123\",\"limit\":10,\"window\":\"1s\"}}'"));
     }
     if let Some((scheme, address)) = addresses.iter().find(|(scheme, _)| scheme.starts_with("redis")) {

@@ -184,7 +184,7 @@ slidegate::field_type! {
             let Some(text) = reader.text(node, &name) else { continue };
             let Some(origin) = Origin::parse(text) else {
                 let origins = "`client`, `path`, `method`, `host` or `header NAME`";
-                reader.problem(node, format!("`{name}` comes from {origins}, not \"{text}\""));
+                reader.problem(node, format!("the source of `{name}` must be {origins}, not \"{text}\""));
                 continue;
             };
             attributes.push((name, origin));

@@ -153,7 +153,7 @@ fn read(fields: Fields<'_>, reader: &mut Reader) -> Option<Config> {
     let rules = match given.fields.get("rules") {
         Some(node) if node.is_word("redis") => {
             if let Some(node) = given.fields.get("unmatched") {
-                let message = "`unmatched` belongs to the rules, which are in Redis: put it there with them";
+                let message = "`unmatched` must be stored with the rules, which are in Redis: include it in `PUT /v1/rules`";
                 reader.problem(node, message);
             }
             reader.accept(node, Rules::unknown())?

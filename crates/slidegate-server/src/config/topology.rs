@@ -16,7 +16,7 @@ pub(super) fn topology(given: &mut Given<'_, Written>, reader: &mut Reader) -> O
     let kinds: Vec<(&str, &Node)> =
         KINDS.iter().filter_map(|kind| Some((*kind, given.fields.get(kind)?))).collect();
     if let [(kind, _), (other, node), ..] = kinds.as_slice() {
-        reader.problem(node, format!("redis has `{kind}` already: give that or `{other}`, not both"));
+        reader.problem(node, format!("`redis` has both `{kind}` and `{other}`: set only one of them"));
         return None;
     }
     let written = &mut given.value;

@@ -91,7 +91,7 @@ impl FileText<'_> {
         let Some(node) = fields.get("descriptors") else { return Vec::new() };
         // One attribute is taken by the domain.
         if depth >= MAX_ATTRIBUTES {
-            reader.problem(node, format!("a descriptor may have {} entries, not more", MAX_ATTRIBUTES - 1));
+            reader.problem(node, format!("a descriptor may have at most {} entries", MAX_ATTRIBUTES - 1));
             return Vec::new();
         }
         let items = reader.list(node, "descriptors").unwrap_or_default();
@@ -101,7 +101,7 @@ impl FileText<'_> {
             if !known.insert(descriptor.composite()) {
                 reader.problem(
                     item,
-                    format!("another descriptor beside it is `{}` too", descriptor.composite()),
+                    format!("another descriptor at this level is `{}` too", descriptor.composite()),
                 );
             }
             descriptors.push(descriptor);
@@ -141,7 +141,7 @@ impl FileText<'_> {
         flag(&fields, reader, "value_to_metric");
         let shared = flag(&fields, reader, "share_threshold");
         if shared && !matches!(value, Some(Value::StartsWith(_)) | None) {
-            reader.problem(node, "share_threshold belongs to values that end in `*`");
+            reader.problem(node, "share_threshold needs a value that ends in `*`");
         }
         let limit = fields.get("rate_limit").and_then(|node| self.rate_limit(node, reader, shadow));
         let descriptors = self.descriptors(&fields, reader, depth + 1);
@@ -160,7 +160,7 @@ impl FileText<'_> {
         }
         let allows = if flag(&fields, reader, "unlimited") {
             if let Some(node) = fields.get("unit") {
-                reader.problem(node, "`unit` does not go with `unlimited: true`");
+                reader.problem(node, "`unit` cannot be combined with `unlimited: true`");
             }
             Allowance::Everything
         } else {
@@ -175,8 +175,8 @@ impl FileText<'_> {
         reader: &mut Reader,
         own: Option<&str>,
     ) -> Option<(&'n Node, String)> {
-        let fields = reader.fields(node, "what is replaced", &["name"])?;
-        let node = fields.required(reader, "name", "what is replaced")?;
+        let fields = reader.fields(node, "an entry of `replaces`", &["name"])?;
+        let node = fields.required(reader, "name", "an entry of `replaces`")?;
         let name = self.text(node, reader, "name")?;
         if own == Some(name.as_str()) {
             reader.problem(node, format!("`{name}` cannot replace itself"));

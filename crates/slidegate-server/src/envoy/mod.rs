@@ -67,7 +67,7 @@ fn translate_file<'f>(
     if let Some(domain) = &domain
         && let Some(other) = domains.insert(domain.name.clone(), file)
     {
-        reader.problem(domain.node, format!("domain `{}` is in {other} already", domain.name));
+        reader.problem(domain.node, format!("domain `{}` is already defined in {other}", domain.name));
     }
     let domain = reader.finish(domain)?;
     let mut reader = Reader::default();
@@ -198,7 +198,7 @@ fn cannot_read(path: &FilePath, error: &std::io::Error) -> String {
 pub fn read_dir(directory: &FilePath) -> Result<Vec<NamedText>, String> {
     let paths = files(directory)?;
     if paths.is_empty() {
-        return Err(format!("there is no *.yaml or *.yml in {}", directory.display()));
+        return Err(format!("found no *.yaml or *.yml in {}", directory.display()));
     }
     let text = |path: &PathBuf| std::fs::read_to_string(path).map_err(|error| cannot_read(path, &error));
     paths.iter().map(|path| Ok((path.display().to_string(), text(path)?))).collect()

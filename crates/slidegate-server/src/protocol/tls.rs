@@ -70,13 +70,13 @@ impl Tls {
             match read.unwrap_or_else(|_| Some(Err("tls: reading the files failed".to_owned()))) {
                 Some(Ok(configs)) => {
                     self.current.store(Arc::new(configs));
-                    tracing::info!("tls: the certificates were read again");
+                    tracing::info!("tls: reloaded the certificates");
                     reported = None;
                 }
                 // A certificate and its key are two files and may change one after the other, so the files
                 // are read again until they match.
                 Some(Err(message)) if reported.as_ref() != Some(&message) => {
-                    warn(&format!("the certificates stay as they are: {message}"));
+                    warn(&format!("the new certificates are not used: {message}"));
                     reported = Some(message);
                 }
                 Some(Err(_)) | None => {}

@@ -132,11 +132,8 @@ fn bad_reports_are_rejected() {
         ),
         (r#"{"attributes":{"api":"/orders"},"latency_ms":1e999}"#, "number out of range"),
         (r#"{"attributes":{"api":"/orders"},"latency_ms":"9"}"#, "invalid type"),
-        (r#"{"latency_ms":1}"#, "give `attributes` or `resource`, one of them"),
-        (
-            r#"{"attributes":{},"resource":"x","latency_ms":1}"#,
-            "give `attributes` or `resource`, one of them",
-        ),
+        (r#"{"latency_ms":1}"#, "set either `attributes` or `resource`"),
+        (r#"{"attributes":{},"resource":"x","latency_ms":1}"#, "set either `attributes` or `resource`"),
         (r#"{"attributes":{"":"x"},"latency_ms":1}"#, "an attribute name must be"),
         (r#"{"resource":"x","latency_ms":1,"permits":1}"#, "unknown field `permits`"),
     ] {

@@ -165,7 +165,7 @@ fn invalid_responses_are_errors() {
     });
     let figures = bench(&["--url", &stub.url, "--requests", "40", "--callers", "3"]);
     assert_eq!(figures["sources"], json!({ "store": 10, "a\"b": 10 }));
-    let messages = json!({ "503: no store": 10, "200: not an answer of Slidegate": 10 });
+    let messages = json!({ "503: no store": 10, "200: not a response of Slidegate": 10 });
     assert_eq!(figures["error_messages"], messages);
     assert_eq!((&figures["allowed"], &figures["denied"]), (&json!(10), &json!(10)));
 }
@@ -229,7 +229,7 @@ fn interrupted_run_reports_its_results() {
     assert!(interrupted.success());
     let figures = figures(&process::finish(child, "slidegate bench after SIGINT"));
     assert_eq!((&figures["asked"], &figures["allowed"]), (&json!(105), &json!(100)));
-    assert_eq!(figures["error_messages"], json!({ "no answer yet when it was stopped": 5 }));
+    assert_eq!(figures["error_messages"], json!({ "no answer before the end of the run": 5 }));
 }
 
 #[test]
@@ -239,7 +239,8 @@ fn table_describes_the_results() {
     let starts =
         ["target    memory, in this process", "asked     1,000 in 0.10 s: ", "allowed   100 (10.0 %)"];
     let more = ["denied    900 (90.0 %)", "errors    0 (0.0 %)", "latency   p50 ", "slower    than 1 ms "];
-    let last = ["source    store 1,000", "rate      10,000 a second intended, ", "waited    ", "generator "];
+    let last =
+        ["source    store 1,000", "rate      10,000 per second intended, ", "waited    ", "generator "];
     let lines: Vec<&str> = text.lines().collect();
     assert_eq!(lines.len(), 11, "{text}");
     for (line, start) in lines.iter().zip([&starts[..], &more, &last].concat()) {
@@ -265,7 +266,7 @@ fn invalid_options_are_rejected_before_the_run() {
         (&["--store", &no_redis], format!("Redis at 127.0.0.1:{free} cannot be reached")),
         (&["--url", "https://x"], "`https://x` is not an address such as http://127.0.0.1:8080".into()),
         (&["--url", "nonsense"], "`nonsense` is not an address such as http://127.0.0.1:8080".into()),
-        (&["--url", &elsewhere], format!("{elsewhere} answers 404: there is nothing here")),
+        (&["--url", &elsewhere], format!("{elsewhere} answers 404: unknown path")),
         (
             &["--url", &alive, "--limit", "1000000"],
             format!("{alive} answers 400: limit must be between 1 and 100000, not 1000000"),
@@ -286,7 +287,7 @@ fn invalid_options_are_rejected_before_the_run() {
         (&["--timeout", "0s"], "--timeout must be between 1ms and 1d, not 0s".into()),
         (&["--keys", "1", "--distribution", "zipf"], "zipf needs at least 2 keys".into()),
         (&["--keys", "2", "--distribution", "one"], "--distribution one has one key, not 2".into()),
-        (&["--skew", "2"], "--skew goes with --distribution zipf".into()),
+        (&["--skew", "2"], "--skew needs --distribution zipf".into()),
         (&["--skew", "11", "--distribution", "zipf"], "--skew must be between 0 and 10, not 11".into()),
         (&["--skew", "NaN", "--distribution", "zipf"], "--skew must be between 0 and 10, not NaN".into()),
     ] {

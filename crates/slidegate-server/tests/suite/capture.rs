@@ -159,7 +159,7 @@ fn existing_files_are_kept_unless_overwritten() {
     let denied = serve(&["--record", name]);
     let stderr = String::from_utf8(denied.stderr).unwrap();
     let expected = format!(
-        "slidegate: {name} is there already: record to another file, or replace it with --record-force\n"
+        "slidegate: {name} already exists: record to another file, or replace it with --record-force\n"
     );
     assert_eq!((denied.status.code(), stderr, denied.stdout.len()), (Some(2), expected, 0));
     assert_eq!(fs::read_to_string(&path).unwrap(), "mine\n");
@@ -182,7 +182,7 @@ fn flags_are_checked() {
             "must be a number of bytes such as 500, 64KiB, 100MiB or 1GiB",
         ),
         (&["--record", "x", "--record-for", "soon"], "must be a length of time such as 30s, 10m or 1h"),
-        (&["--record", "x", "--record-for", "0s"], "must be longer than nothing"),
+        (&["--record", "x", "--record-for", "0s"], "must be greater than zero"),
     ] {
         let output = serve(arguments);
         let stderr = String::from_utf8(output.stderr).unwrap();
@@ -196,8 +196,8 @@ fn flags_are_checked() {
 fn recording_stops_at_its_size_or_duration() {
     let folder = tempfile::tempdir().unwrap();
     for (name, flags, why) in [
-        ("full", ["--record-size", "1KiB"], "it has as many bytes as it may"),
-        ("time", ["--record-for", "300ms"], "its time is over"),
+        ("full", ["--record-size", "1KiB"], "the size limit is reached"),
+        ("time", ["--record-for", "300ms"], "the time is over"),
     ] {
         let path = folder.path().join(name);
         let log = folder.path().join(format!("{name}.log"));
@@ -350,10 +350,10 @@ fn recording_needs_a_token_and_is_bounded() {
         assert!(error.contains(message), "{body}: {error}");
     }
     let many = json!({ "by": vec!["a"; 33] }).to_string();
-    assert_eq!(admin(&server, &many), (400, "`by` may name 32 attributes, not 33".to_owned()));
+    assert_eq!(admin(&server, &many), (400, "`by` may name at most 32 attributes, not 33".to_owned()));
     let all: Vec<Lines> = (0..4).map(|_| Lines::of(&server, r#"{"seconds":3600}"#)).collect();
     let (status, error) = admin(&server, "{}");
-    let expected = "as much is recorded as may be: end another recording, or try again";
+    let expected = "too many recordings are in progress: end another recording, or try again later";
     assert_eq!((status, error.as_str()), (503, expected));
     drop(all);
     eventually("closed streams are noticed", || {

@@ -1,4 +1,4 @@
-//! Tests the examples of docs/clients.md in every language: each is allowed once and denied once.
+//! Tests the examples of docs/how-to/clients.md in every language: each is allowed once and denied once.
 
 use std::path::Path;
 use std::process::Command;
@@ -7,7 +7,7 @@ use slidegate_testkit::process;
 
 use crate::server::Server;
 
-const CLIENTS: &str = include_str!("../../../../docs/clients.md");
+const CLIENTS: &str = include_str!("../../../../docs/how-to/clients.md");
 
 /// Runs the n-th block of a language with the addresses of this test and returns its output.
 fn run(heading: &str, n: usize, program: &str, arguments: &[&str], file: &str) -> String {

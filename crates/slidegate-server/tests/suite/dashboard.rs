@@ -183,7 +183,7 @@ fn try_it_form_shows_denied_and_allowed() {
         page.picture("denied");
         // The button is enabled again after `retry_after`, not before.
         page.click("#try-explain");
-        page.until("it says why", "document.querySelector('#try-why').textContent.includes('/search')");
+        page.until("it says why", "document.querySelector('#try-why').textContent.includes('match needs api to be /search, but it is /login')");
         assert!(!page.text("#try-why").contains('`'), "names are marked as code");
         assert_eq!(page.attribute("#try-limits .meter", "data-full").as_deref(), Some("true"));
         assert!(page.text("#try-limits").contains("3 of 3 used"));

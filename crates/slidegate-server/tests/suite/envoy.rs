@@ -1,4 +1,4 @@
-//! Tests a real Envoy in front of a real server, with the configuration of docs/envoy.md.
+//! Tests a real Envoy in front of a real server, with the configuration of docs/reference/envoy.md.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -12,7 +12,7 @@ use slidegate_testkit::{eventually, lasting_port, stub::Denying};
 
 use crate::server::Server;
 
-const DOCS: &str = include_str!("../../../../docs/envoy.md");
+const DOCS: &str = include_str!("../../../../docs/reference/envoy.md");
 
 /// The YAML blocks of the page: the rules, and Envoy's file.
 fn blocks() -> [&'static str; 2] {

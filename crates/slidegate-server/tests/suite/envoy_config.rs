@@ -405,7 +405,7 @@ async fn random_trees_agree_with_the_reference_walk() {
 const BROKEN: &[(&str, &str)] = &[
     ("descriptors: []", "limits.yaml:1:1: the file needs `domain`"),
     ("domain: \"\"", "limits.yaml:1:9: domain must not be empty, nor end in `*`"),
-    ("domain: d\nlimits: []", "limits.yaml:2:1: unknown field `limits` in the file: it may have `domain`, `descriptors`"),
+    ("domain: d\nlimits: []", "limits.yaml:2:1: unknown field `limits` in the file: the fields are `domain`, `descriptors`"),
     (
         "domain: d
 descriptors:
@@ -416,9 +416,9 @@ descriptors:
   - { key: a }",
         "limits.yaml:3:5: a descriptor needs `key`
 limits.yaml:4:12: an attribute name must be 1 to 64 letters, digits or any of `_-.`
-limits.yaml:5:15: unknown field `quota_mode` in a descriptor: it may have `key`, `value`, `rate_limit`, `descriptors`, `shadow_mode`, `detailed_metric`, `value_to_metric`, `share_threshold`
-limits.yaml:6:5: share_threshold belongs to values that end in `*`
-limits.yaml:7:5: another descriptor beside it is `a` too",
+limits.yaml:5:15: unknown field `quota_mode` in a descriptor: the fields are `key`, `value`, `rate_limit`, `descriptors`, `shadow_mode`, `detailed_metric`, `value_to_metric`, `share_threshold`
+limits.yaml:6:5: share_threshold needs a value that ends in `*`
+limits.yaml:7:5: another descriptor at this level is `a` too",
     ),
     (
         "domain: d
@@ -432,11 +432,11 @@ descriptors:
 limits.yaml:3:65: requests_per_unit must be a whole number, not -1
 limits.yaml:4:27: rate_limit needs `unit`
 limits.yaml:5:27: rate_limit needs `requests_per_unit`
-limits.yaml:5:40: unknown field `unit_multiplier` in rate_limit: it may have `unit`, `requests_per_unit`, `unlimited`, `name`, `replaces`
-limits.yaml:6:52: `unit` does not go with `unlimited: true`
+limits.yaml:5:40: unknown field `unit_multiplier` in rate_limit: the fields are `unit`, `requests_per_unit`, `unlimited`, `name`, `replaces`
+limits.yaml:6:52: `unit` cannot be combined with `unlimited: true`
 limits.yaml:7:74: `x` cannot replace itself
-limits.yaml:7:79: what is replaced needs `name`
-limits.yaml:7:83: what is replaced must be a mapping, not 5",
+limits.yaml:7:79: an entry of `replaces` needs `name`
+limits.yaml:7:83: an entry of `replaces` must be a mapping, not 5",
     ),
     (
         r#"domain: d
@@ -444,7 +444,7 @@ descriptors:
   - { key: a, value: "\e", rate_limit: { unit: "a\nb", requests_per_unit: 1 } }
   - { key: a, value: "\e" }"#,
         r#"limits.yaml:3:48: unit must be one of second, minute, hour, day, week, month, year, not "a\nb"
-limits.yaml:4:5: another descriptor beside it is `a_\u{1b}` too"#,
+limits.yaml:4:5: another descriptor at this level is `a_\u{1b}` too"#,
     ),
     (
         "domain: d
@@ -469,7 +469,7 @@ fn every_mistake_has_its_exact_message() {
     }
     let file = |name: &str| (name.to_owned(), "domain: d".to_owned());
     let mistakes = translate(&[file("a.yaml"), file("b.yaml")]).map(|rules| rules.len()).unwrap_err();
-    assert_eq!(mistakes, ["b.yaml:1:9: domain `d` is in a.yaml already"]);
+    assert_eq!(mistakes, ["b.yaml:1:9: domain `d` is already defined in a.yaml"]);
 }
 
 const SHOP: &str = "domain: shop

@@ -99,7 +99,7 @@ fn every_rule_explains_its_match() {
         let staff =
             explain(&server, &json!({ "attributes": { "api": "/login", "plan": "staff", "user": "u" } }));
         assert_eq!(rule(&staff, "staff")["verdict"], "unlimited");
-        assert_eq!(rule(&staff, "guests")["why"], "of group `g`, `staff` comes first");
+        assert_eq!(rule(&staff, "guests")["why"], "another rule of group `g` applies first: `staff`");
         assert_eq!(rule(&staff, "user")["reason"], json!({ "kind": "replaced", "rule": "staff" }));
     }
 }
@@ -204,26 +204,26 @@ fn text_output_is_readable() {
     assert!(text.starts_with("would be denied by login (code 10007): retry in 59m 5"), "{text}");
     for line in [
         "login: denies",
-        "  2 of 2 used in 1h, 1 asked for (sliding-window)",
+        "  2 of 2 used in 1h, 1 requested (sliding-window)",
         "  key login:ip=1.2.3.4",
-        "  climbs from 20% to 100 over 1h: 20 now",
+        "  warm-up from 20% to 100 over 1h: 20 now",
         "guests (shadow): would deny",
         "do not apply:",
         "  off: it is off",
-        "  user: it counts by `user`, and the request has none",
-        "  staff: `match` wants `plan` to be staff, and the request has none",
+        "  user: the key needs `user`, but the request has none",
+        "  staff: `match` needs `plan` to be staff, but the request has none",
     ] {
         assert!(text.lines().any(|other| other == line), "{line} is not in:\n{text}");
     }
-    assert!(text.contains("    1 permit, ") && text.contains(" ago, leaves in 59m 5"), "{text}");
+    assert!(text.contains("    1 permit, ") && text.contains(" ago, expires in 59m 5"), "{text}");
     let json: Value = serde_json::from_slice(&command(&["--json", "--url", &url, "api=/x"]).stdout).unwrap();
     assert_eq!(json["allowed"], true);
     let never = command(&["--url", &url, "api=/login", "ip=1.2.3.4", "--permits", "3"]);
-    let expected = "would be denied by login (code 10007), always: it never has 3 permits at once\n";
+    let expected = "would be denied by login (code 10007), always: its limit is below 3 permits\n";
     assert!(printed(&never).starts_with(expected), "{}", printed(&never));
     // A value is shown, never obeyed.
     let odd = printed(&command(&["--url", &url, "api=\u{1b}[31mred\nline"]));
-    assert!(odd.contains(r"and it is \u{1b}[31mred\nline"), "{odd}");
+    assert!(odd.contains(r"but it is \u{1b}[31mred\nline"), "{odd}");
     assert!(!odd.contains('\u{1b}'));
 }
 
@@ -235,7 +235,7 @@ fn file_is_explained_without_a_server() {
     let output = command(&["--config", path, "api=/login", "ip=1.2.3.4"]);
     assert_eq!(output.status.code(), Some(0));
     assert!(
-        printed(&output).starts_with("would be allowed\n\nlogin: allows\n  0 of 2 used in 1h, 1 asked for"),
+        printed(&output).starts_with("would be allowed\n\nlogin: allows\n  0 of 2 used in 1h, 1 requested"),
         "{}",
         printed(&output)
     );

@@ -319,22 +319,22 @@ fn invalid_descriptors_are_rejected() {
         (status.code(), status.message().to_owned())
     };
     let invalid = |message: &str| (tonic::Code::InvalidArgument, message.to_owned());
-    assert_eq!(denied(rate_limit_request("", &[&[("user", "x")]])), invalid("domain is empty"));
+    assert_eq!(denied(rate_limit_request("", &[&[("user", "x")]])), invalid("domain must not be empty"));
     assert_eq!(
         denied(rate_limit_request("shop", &[])),
-        invalid("a request needs 1 to 64 descriptors, and has 0")
+        invalid("a request must have 1 to 64 descriptors, not 0")
     );
     let many = vec![[("user", "x")].as_slice(); 65];
     assert_eq!(
         denied(rate_limit_request("shop", &many)),
-        invalid("a request needs 1 to 64 descriptors, and has 65")
+        invalid("a request must have 1 to 64 descriptors, not 65")
     );
     let entries = vec![("user", "x"); 32];
-    let message = "descriptors[1] has 32 entries; 31 are accepted";
+    let message = "descriptors[1] has 32 entries; at most 31 are accepted";
     assert_eq!(denied(rate_limit_request("shop", &[&[], &entries])), invalid(message));
     let mut negative = rate_limit_request("shop", &[&[("user", "x")]]);
     negative.descriptors[0].is_negative_hits = true;
-    let message = "descriptors[0].is_negative_hits is not supported: nothing is given back this way";
+    let message = "descriptors[0].is_negative_hits is not supported: refund with `settle` over HTTP";
     assert_eq!(denied(negative), invalid(message));
     assert_eq!(denied(rate_limit_request("shop", &[&[("no spaces", "x")]])).0, tonic::Code::InvalidArgument);
     let twice = rate_limit_request("shop", &[&[("a.2", "x"), ("a", "x"), ("a", "x")]]);
@@ -367,7 +367,7 @@ fn descriptors_with_too_many_limits_are_rejected() {
     let entries: Vec<[(&str, &str); 1]> = users.iter().map(|user| [("user", user.as_str())]).collect();
     let descriptors: Vec<&[(&str, &str)]> = entries.iter().map(|entry| entry.as_slice()).collect();
     let status = client.call(rate_limit_request("d", &descriptors)).unwrap_err();
-    assert_eq!(status.message(), "requests together may meet 1024 limits, not 1280");
+    assert_eq!(status.message(), "requests that are decided together may have at most 1024 checks, not 1280");
     let few = client.call(rate_limit_request("d", &descriptors[..51])).unwrap();
     assert_eq!(few.statuses[0].limit_remaining, 8);
 }

@@ -60,14 +60,8 @@ fn held_permits_are_released_once() {
 fn invalid_reservations_are_rejected() {
     let server = Server::with_rules(RULES);
     for (body, message) in [
-        (
-            r#"{"reservation":"h"}"#,
-            "reservation is not one that was given out: send it back as it was received",
-        ),
-        (
-            r#"{"reservation":"h1.2.3.4.nonsense"}"#,
-            "reservation is not one that was given out: send it back as it was received",
-        ),
+        (r#"{"reservation":"h"}"#, "invalid reservation: send it exactly as it was received"),
+        (r#"{"reservation":"h1.2.3.4.nonsense"}"#, "invalid reservation: send it exactly as it was received"),
         (r#"{}"#, "missing field `reservation` at line 1 column 2"),
     ] {
         for path in ["/v1/release", "/v1/extend"] {

@@ -10,26 +10,14 @@ use crate::server::{BINARY, Server};
 
 /// Path, body, and the exact response.
 pub(crate) const REQUESTS: &[(&str, &str, u16, &str, &str)] = &[
-    (
-        "/v1/acquire",
-        "",
-        400,
-        "invalid_json",
-        "the body is not as it should be: EOF while parsing a value at line 1 column 0",
-    ),
-    (
-        "/v1/acquire",
-        "{",
-        400,
-        "invalid_json",
-        "the body is not as it should be: EOF while parsing an object at line 1 column 1",
-    ),
+    ("/v1/acquire", "", 400, "invalid_json", "invalid body: EOF while parsing a value at line 1 column 0"),
+    ("/v1/acquire", "{", 400, "invalid_json", "invalid body: EOF while parsing an object at line 1 column 1"),
     (
         "/v1/acquire",
         "null",
         400,
         "invalid_json",
-        "the body is not as it should be: invalid type: null, expected an object with `attributes` or `resource` at line 1 column 4",
+        "invalid body: invalid type: null, expected an object with `attributes` or `resource` at line 1 column 4",
     ),
     ("/v1/acquire", "[]", 400, "invalid_json", "the body must be an object, not a list"),
     (
@@ -37,42 +25,36 @@ pub(crate) const REQUESTS: &[(&str, &str, u16, &str, &str)] = &[
         "{}",
         400,
         "invalid_request",
-        "give `attributes`, or a `resource` with its `limit` and `window`",
+        "set `attributes`, or `resource` with `limit` and `window`",
     ),
-    (
-        "/v1/acquire",
-        "nonsense",
-        400,
-        "invalid_json",
-        "the body is not as it should be: expected ident at line 1 column 2",
-    ),
+    ("/v1/acquire", "nonsense", 400, "invalid_json", "invalid body: expected ident at line 1 column 2"),
     (
         "/v1/acquire",
         r#"{"attributes":{"user":"a"},"permits":NaN}"#,
         400,
         "invalid_json",
-        "the body is not as it should be: expected value at line 1 column 38",
+        "invalid body: expected value at line 1 column 38",
     ),
     (
         "/v1/acquire",
         r#"{"attributes":{"user":"a"},"permits":-1}"#,
         400,
         "invalid_json",
-        "the body is not as it should be: invalid type: integer `-1`, expected a whole number from 0 to 1000000000000 at line 1 column 39",
+        "invalid body: invalid type: integer `-1`, expected a whole number from 0 to 1000000000000 at line 1 column 39",
     ),
     (
         "/v1/acquire",
         r#"{"attributes":{"user":"a"},"permits":1.5}"#,
         400,
         "invalid_json",
-        "the body is not as it should be: invalid type: floating point `1.5`, expected a whole number from 0 to 1000000000000 at line 1 column 40",
+        "invalid body: invalid type: floating point `1.5`, expected a whole number from 0 to 1000000000000 at line 1 column 40",
     ),
     (
         "/v1/acquire",
         r#"{"attributes":{"user":"a"},"permits":"1"}"#,
         400,
         "invalid_json",
-        r#"the body is not as it should be: invalid type: string "1", expected a whole number from 0 to 1000000000000 at line 1 column 40"#,
+        r#"invalid body: invalid type: string "1", expected a whole number from 0 to 1000000000000 at line 1 column 40"#,
     ),
     (
         "/v1/acquire",
@@ -86,63 +68,63 @@ pub(crate) const REQUESTS: &[(&str, &str, u16, &str, &str)] = &[
         r#"{"attributes":{"user":"a"},"permits":99999999999999999999}"#,
         400,
         "invalid_json",
-        "the body is not as it should be: invalid type: floating point `1e+20`, expected a whole number from 0 to 1000000000000 at line 1 column 57",
+        "invalid body: invalid type: floating point `1e+20`, expected a whole number from 0 to 1000000000000 at line 1 column 57",
     ),
     (
         "/v1/acquire",
         r#"{"attributes":{"api":"/chat","user":"a"},"permits":10001}"#,
         400,
         "permits_exceed_limit",
-        "10001 permits can never pass rule `llm-tokens`: its limit is 10000",
+        "10001 permits exceed the limit of rule `llm-tokens`, which is 10000: waiting does not help",
     ),
     (
         "/v1/acquire",
         r#"{"attributes":{"user":"a"},"permit":1}"#,
         400,
         "invalid_json",
-        "the body is not as it should be: unknown field `permit`, expected one of `attributes`, `resource`, `limit`, `window`, `permits`, `id` at line 1 column 35",
+        "invalid body: unknown field `permit`, expected one of `attributes`, `resource`, `limit`, `window`, `permits`, `id` at line 1 column 35",
     ),
     (
         "/v1/acquire",
         r#"{"\u001b[1m\n":5}"#,
         400,
         "invalid_json",
-        r"the body is not as it should be: unknown field `\u{1b}[1m\n`, expected one of `attributes`, `resource`, `limit`, `window`, `permits`, `id` at line 1 column 14",
+        r"invalid body: unknown field `\u{1b}[1m\n`, expected one of `attributes`, `resource`, `limit`, `window`, `permits`, `id` at line 1 column 14",
     ),
     (
         "/v1/acquire",
         r#"{"attributes":{"user":"a"},"permits":1,"permits":2}"#,
         400,
         "invalid_json",
-        "the body is not as it should be: duplicate field `permits` at line 1 column 48",
+        "invalid body: duplicate field `permits` at line 1 column 48",
     ),
     (
         "/v1/acquire",
         r#"{"attributes":["user"]}"#,
         400,
         "invalid_json",
-        "the body is not as it should be: invalid type: sequence, expected an object of names and texts at line 1 column 14",
+        "invalid body: invalid type: sequence, expected an object with string values at line 1 column 14",
     ),
     (
         "/v1/acquire",
         r#"{"attributes":{"user":5}}"#,
         400,
         "invalid_json",
-        "the body is not as it should be: invalid type: integer `5`, expected a string at line 1 column 23",
+        "invalid body: invalid type: integer `5`, expected a string at line 1 column 23",
     ),
     (
         "/v1/acquire",
         r#"{"attributes":{"user":null}}"#,
         400,
         "invalid_json",
-        "the body is not as it should be: invalid type: null, expected a string at line 1 column 26",
+        "invalid body: invalid type: null, expected a string at line 1 column 26",
     ),
     (
         "/v1/acquire",
         r#"{"attributes":{"user":""}}"#,
         400,
         "invalid_request",
-        "attribute `user` is empty: leave it out if there is none",
+        "attribute `user` is empty: leave it out instead",
     ),
     (
         "/v1/acquire",
@@ -191,28 +173,28 @@ pub(crate) const REQUESTS: &[(&str, &str, u16, &str, &str)] = &[
         r#"{"attributes":{"user":"a"},"id":5}"#,
         400,
         "invalid_json",
-        "the body is not as it should be: invalid type: integer `5`, expected a string at line 1 column 33",
+        "invalid body: invalid type: integer `5`, expected a string at line 1 column 33",
     ),
     (
         "/v1/acquire",
         r#"{"attributes":{"user":"a"},"resource":"b"}"#,
         400,
         "invalid_request",
-        "give `attributes` or `resource`, not both",
+        "set `attributes` or `resource`, not both",
     ),
     (
         "/v1/acquire",
         r#"{"attributes":{"user":"a"},"limit":5}"#,
         400,
         "invalid_request",
-        "`limit` and `window` go with `resource`; the rules limit `attributes`",
+        "`limit` and `window` need `resource`; `attributes` are limited by the rules",
     ),
     (
         "/v1/acquire",
         r#"{"resource":""}"#,
         400,
         "invalid_request",
-        "`resource` is empty: leave it out if there is none",
+        "`resource` is empty: leave it out instead",
     ),
     (
         "/v1/acquire",
@@ -233,7 +215,7 @@ pub(crate) const REQUESTS: &[(&str, &str, u16, &str, &str)] = &[
         r#"{"resource":"a","limit":-5}"#,
         400,
         "invalid_json",
-        "the body is not as it should be: invalid type: integer `-5`, expected a whole number from 0 to 1000000000000 at line 1 column 26",
+        "invalid body: invalid type: integer `-5`, expected a whole number from 0 to 1000000000000 at line 1 column 26",
     ),
     (
         "/v1/acquire",
@@ -261,21 +243,21 @@ pub(crate) const REQUESTS: &[(&str, &str, u16, &str, &str)] = &[
         r#"{"resource":"a","window":5}"#,
         400,
         "invalid_json",
-        "the body is not as it should be: invalid type: integer `5`, expected a string at line 1 column 26",
+        "invalid body: invalid type: integer `5`, expected a string at line 1 column 26",
     ),
     (
         "/v1/acquire",
         r#"{"resource":"a","limit":5,"permits":6}"#,
         400,
         "permits_exceed_limit",
-        "6 permits can never pass rule `ad-hoc`: its limit is 5",
+        "6 permits exceed the limit of rule `ad-hoc`, which is 5: waiting does not help",
     ),
     (
         "/v1/peek",
         r#"{"attributes":{"user":""}}"#,
         400,
         "invalid_request",
-        "attribute `user` is empty: leave it out if there is none",
+        "attribute `user` is empty: leave it out instead",
     ),
     ("/v1/acquire/batch", "[]", 400, "invalid_json", "the body must be an object, not a list"),
     (
@@ -283,73 +265,67 @@ pub(crate) const REQUESTS: &[(&str, &str, u16, &str, &str)] = &[
         r#"{"requests":5}"#,
         400,
         "invalid_json",
-        "the body is not as it should be: invalid type: integer `5`, expected a list of at most 1000 requests at line 1 column 13",
+        "invalid body: invalid type: integer `5`, expected a list of at most 1000 requests at line 1 column 13",
     ),
     (
         "/v1/acquire/batch",
         r#"{"requests":[{"attributes":{"user":""}},5]}"#,
         400,
         "invalid_json",
-        "the body is not as it should be: invalid type: integer `5`, expected an object with `attributes` or `resource` at line 1 column 41",
+        "invalid body: invalid type: integer `5`, expected an object with `attributes` or `resource` at line 1 column 41",
     ),
-    (
-        "/v1/settle",
-        "{}",
-        400,
-        "invalid_json",
-        "the body is not as it should be: missing field `reservation` at line 1 column 2",
-    ),
+    ("/v1/settle", "{}", 400, "invalid_json", "invalid body: missing field `reservation` at line 1 column 2"),
     (
         "/v1/settle",
         r#"{"reservation":"x"}"#,
         400,
         "invalid_json",
-        "the body is not as it should be: missing field `permits` at line 1 column 19",
+        "invalid body: missing field `permits` at line 1 column 19",
     ),
     (
         "/v1/settle",
         r#"{"reservation":"","permits":0}"#,
         400,
         "invalid_request",
-        "reservation is not one that was given out: send it back as it was received",
+        "invalid reservation: send it exactly as it was received",
     ),
     (
         "/v1/settle",
         r#"{"reservation":"1.2.3.4.","permits":0}"#,
         400,
         "invalid_request",
-        "reservation is not one that was given out: send it back as it was received",
+        "invalid reservation: send it exactly as it was received",
     ),
     (
         "/v1/settle",
         r#"{"reservation":"1.2.3.99999999999.k","permits":0}"#,
         400,
         "invalid_request",
-        "reservation is not one that was given out: send it back as it was received",
+        "invalid reservation: send it exactly as it was received",
     ),
     (
         "/v1/settle",
         r#"{"reservation":"1.2.3.1.k","permits":-1}"#,
         400,
         "invalid_json",
-        "the body is not as it should be: invalid type: integer `-1`, expected a whole number from 0 to 1000000000000 at line 1 column 39",
+        "invalid body: invalid type: integer `-1`, expected a whole number from 0 to 1000000000000 at line 1 column 39",
     ),
     (
         "/v1/settle",
         r#"{"reservation":"1.2.3.1.k","permits":0}"#,
         400,
         "invalid_request",
-        "reservation is not one that was given out: send it back as it was received",
+        "invalid reservation: send it exactly as it was received",
     ),
     (
         "/v1/settle",
         r#"{"reservation":"1.18446744073709551615.3.1.k","permits":0}"#,
         400,
         "invalid_request",
-        "reservation is not one that was given out: send it back as it was received",
+        "invalid reservation: send it exactly as it was received",
     ),
-    ("/v1/nothing", "{}", 404, "not_found", "there is nothing here: see GET /"),
-    ("/v1/rules", "{}", 405, "method_not_allowed", "this path takes another method: see GET /"),
+    ("/v1/nothing", "{}", 404, "not_found", "unknown path: see GET /"),
+    ("/v1/rules", "{}", 405, "method_not_allowed", "this path does not accept this method: see GET /"),
 ];
 
 /// Arguments, and the first line of the error.
@@ -372,7 +348,7 @@ const COMMANDS: &[(&[&str], &str)] = &[
     ),
     (
         &["acquire", "--limit", "5", "a=b"],
-        "slidegate: --limit and --window go with --resource; the server's rules limit attributes",
+        "slidegate: --limit and --window need --resource; attributes are limited by the server's rules",
     ),
     (
         &["acquire", "--url", "http://127.0.0.1:1", "a=b"],
@@ -415,10 +391,10 @@ const COMMANDS: &[(&[&str], &str)] = &[
 
 /// Arguments to `acquire` that a server rejects.
 const DENIED: &[(&[&str], &str)] = &[
-    (&["user="], "slidegate: attribute `user` is empty: leave it out if there is none"),
+    (&["user="], "slidegate: attribute `user` is empty: leave it out instead"),
     (
         &["api=/chat", "user=a", "--permits", "10001"],
-        "slidegate: 10001 permits can never pass rule `llm-tokens`: its limit is 10000",
+        "slidegate: 10001 permits exceed the limit of rule `llm-tokens`, which is 10000: waiting does not help",
     ),
     (&["user=a", "--id", "a b"], "slidegate: id must be 1 to 64 letters, digits or any of `._:-`"),
 ];
@@ -431,13 +407,21 @@ fn invalid_requests_are_rejected() {
     }
     let many: serde_json::Map<_, _> = (0..33).map(|n| (format!("a{n}"), json!("x"))).collect();
     let many = json!({ "attributes": many }).to_string();
-    expect(&server, "/v1/acquire", &many, 400, "invalid_request", "a request may have 32 attributes, not 33");
+    expect(
+        &server,
+        "/v1/acquire",
+        &many,
+        400,
+        "invalid_request",
+        "a request may have at most 32 attributes, not 33",
+    );
     let megabyte = json!({ "attributes": { "user": "x".repeat(1 << 20) } }).to_string();
     let message = "the body is too large: 65536 bytes at most, 1048576 for a batch";
     expect(&server, "/v1/acquire", &megabyte, 413, "too_large", message);
     expect(&server, "/v1/acquire/batch", &megabyte, 413, "too_large", message);
     let batch = json!({ "requests": vec![json!({ "attributes": {} }); 1_001] }).to_string();
-    let message = "the body is not as it should be: invalid length 1001, expected a list of at most 1000 requests at line 1 column 18031";
+    let message =
+        "invalid body: invalid length 1001, expected a list of at most 1000 requests at line 1 column 18031";
     expect(&server, "/v1/acquire/batch", &batch, 400, "invalid_json", message);
     for kind in
         [None, Some("text/plain"), Some("application/x-www-form-urlencoded"), Some("application/json+x")]
@@ -526,7 +510,7 @@ fn batch_with_too_many_limits_is_rejected_and_charges_nothing() {
         let requests: Vec<_> = (0..requests).map(|_| json!({ "attributes": { "user": "a" } })).collect();
         json!({ "requests": requests }).to_string()
     };
-    let message = "the requests of one call may meet 10000 limits in all, one for each rule that applies to a request: send fewer requests";
+    let message = "the requests of one call may have at most 10000 checks, one for each rule that applies to a request: send fewer requests";
     expect(&server, "/v1/acquire/batch", &batch(1_000), 400, "invalid_request", message);
     expect(&server, "/v1/acquire/batch", &batch(21), 400, "invalid_request", message);
     let peek = server.post("/v1/peek", r#"{"attributes":{"user":"a"}}"#).json();

@@ -10,7 +10,7 @@ mod blocking_files; // decisions continue while a file does not answer
 mod capture; // recordings of requests and decisions
 mod capture_replay; // a simulation repeats the decisions of a recording
 mod cli; // serve, validate, schema, acquire: output and exit codes
-mod client_examples; // the examples of docs/clients.md, in every language
+mod client_examples; // the examples of docs/how-to/clients.md, in every language
 mod connection_floods; // thousands of idle connections, shutdown under load
 mod dashboard; // the dashboard in a real browser
 mod envoy; // a real Envoy in front of the server
@@ -32,7 +32,7 @@ mod prometheus; // a real Prometheus with the alerts
 mod proxies; // nginx, Traefik and Caddy with forward authentication
 mod readme; // the examples of the README
 mod redis_store; // counting in Redis, from the API
-mod reference; // docs/configuration.md and the fuzz dictionaries, from the declarations
+mod reference; // docs/reference/configuration.md and the fuzz dictionaries, from the declarations
 mod resource_limits; // connections and memory of greedy clients
 mod resp; // the Redis protocol
 mod rule_reload; // rules that change while they are used

@@ -21,7 +21,7 @@ fn invalid_fields_are_reported_with_their_line() {
         ),
         (
             "memory: { keys: 1 }",
-            "1:11: unknown field `keys` in memory: it may have `max-keys`, `on-full`, `max-note-bytes`",
+            "1:11: unknown field `keys` in memory: the fields are `max-keys`, `on-full`, `max-note-bytes`",
         ),
     ];
     for (text, expected) in broken {

@@ -43,7 +43,7 @@ fn parse_page(page: &str) -> Families {
 
 /// The lines of its table.
 fn documented() -> Families {
-    let page = include_str!("../../../../docs/metrics.md");
+    let page = include_str!("../../../../docs/reference/metrics.md");
     let rows = page.lines().filter_map(|line| line.strip_prefix("| `"));
     let row = |row: &str| {
         let cells: Vec<&str> = row.trim_end_matches(" |").split(" | ").collect();
@@ -85,7 +85,7 @@ fn metrics_page_matches_its_documentation() {
     }
     let documented = documented();
     for (name, description) in &all {
-        assert_eq!(documented.get(name), Some(description), "{name} in docs/metrics.md");
+        assert_eq!(documented.get(name), Some(description), "{name} in docs/reference/metrics.md");
     }
     let gone: Vec<&String> = documented.keys().filter(|name| !all.contains_key(*name)).collect();
     assert!(gone.is_empty(), "there is no {gone:?}");

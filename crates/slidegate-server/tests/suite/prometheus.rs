@@ -32,15 +32,15 @@ fn alerts_fire_when_they_should() {
 fn every_alert_links_to_a_runbook() {
     let alerts = fs::read_to_string(deploy().join("prometheus/alerts.yaml")).unwrap();
     let tests = fs::read_to_string(deploy().join("prometheus/alerts.test.yaml")).unwrap();
-    let operations = include_str!("../../../../docs/operations.md");
+    let operations = include_str!("../../../../docs/explanation/operations.md");
     let names: Vec<&str> = alerts.lines().filter_map(|line| line.trim().strip_prefix("- alert: ")).collect();
     assert!(names.len() >= 10, "{names:?}");
     for name in names {
         assert!(
             operations.contains(&format!("\n### {name}\n")),
-            "docs/operations.md says what to do about {name}"
+            "docs/explanation/operations.md says what to do about {name}"
         );
-        let link = format!("runbook: docs/operations.md#{}\n", name.to_lowercase());
+        let link = format!("runbook: docs/explanation/operations.md#{}\n", name.to_lowercase());
         assert!(alerts.contains(&link), "{link}");
         assert!(tests.contains(&format!("alertname: {name}\n")), "alerts.test.yaml shows {name}");
     }
@@ -49,7 +49,7 @@ fn every_alert_links_to_a_runbook() {
 /// Every metric that an alert or the Grafana dashboard queries exists.
 #[test]
 fn every_queried_metric_exists() {
-    let documented = include_str!("../../../../docs/metrics.md");
+    let documented = include_str!("../../../../docs/reference/metrics.md");
     for file in ["prometheus/alerts.yaml", "grafana/slidegate.json"] {
         let text = fs::read_to_string(deploy().join(file)).unwrap();
         let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');

@@ -11,7 +11,7 @@ use slidegate_testkit::{eventually, lasting_port, upstream::Upstream};
 
 use crate::server::{Answer, Server};
 
-const CLIENTS: &str = include_str!("../../../../docs/clients.md");
+const CLIENTS: &str = include_str!("../../../../docs/how-to/clients.md");
 const LIMIT: usize = 25;
 const REQUESTS: usize = 60;
 
@@ -22,7 +22,7 @@ fn slidegate() -> Server {
     ))
 }
 
-/// Configuration under a heading of docs/clients.md, with the addresses of this test.
+/// Configuration under a heading of docs/how-to/clients.md, with the addresses of this test.
 fn configuration(heading: &str, slidegate: &Server, upstream: &Upstream, port: u16) -> String {
     let (_, section) = CLIENTS.split_once(&format!("\n### {heading}\n")).unwrap();
     let block = section.split("```").nth(1).unwrap();

@@ -241,7 +241,7 @@ const BROKEN: &[(&str, &str)] = &[
     ("redis: 5", "1:8: redis must be a mapping, not 5"),
     (
         "redis: { host: x }",
-        "1:10: unknown field `host` in redis: it may have `url`, `cluster`, `shards`, `sentinel`, `tls`, `connections`, `connect-timeout`, `response-timeout`, `keep-alive`, `health-check`, `max-in-flight`, `max-wait`, `batch-size`, `min-expire`, `expire-buffer`, `mode`, `prefix`",
+        "1:10: unknown field `host` in redis: the fields are `url`, `cluster`, `shards`, `sentinel`, `tls`, `connections`, `connect-timeout`, `response-timeout`, `keep-alive`, `health-check`, `max-in-flight`, `max-wait`, `batch-size`, `min-expire`, `expire-buffer`, `mode`, `prefix`",
     ),
     (
         "redis: { url: \"http://user:hush@x\" }",
@@ -249,7 +249,7 @@ const BROKEN: &[(&str, &str)] = &[
     ),
     (
         "redis: { url: \"redis://a\", cluster: [\"redis://b\"] }",
-        "1:37: redis has `url` already: give that or `cluster`, not both",
+        "1:37: `redis` has both `url` and `cluster`: set only one of them",
     ),
     ("redis: { cluster: redis://a }", "1:19: cluster must be a list, not a text"),
     ("redis: { cluster: [] }", "1:8: cluster must name 1 to 1000 urls, not 0"),
@@ -263,11 +263,11 @@ const BROKEN: &[(&str, &str)] = &[
     ),
     (
         "redis: { sentinel: { name: x } }",
-        "1:20: sentinel needs `master`\n1:20: sentinel needs `nodes`\n1:22: unknown field `name` in sentinel: it may have `master`, `nodes`, `username`, `password`",
+        "1:20: sentinel needs `master`\n1:20: sentinel needs `nodes`\n1:22: unknown field `name` in sentinel: the fields are `master`, `nodes`, `username`, `password`",
     ),
     (
         "redis: { sentinel: { master: \"\", nodes: [\"redis://a\"] } }",
-        "1:8: sentinel.master is empty: give the name the sentinels have for it",
+        "1:8: sentinel.master is empty: set the name of the primary in the sentinels",
     ),
     (
         "redis: { sentinel: { master: m, nodes: [\"redis://a\"], password: 4711 } }",
@@ -294,14 +294,14 @@ const BROKEN: &[(&str, &str)] = &[
     ("guard: { longest-pause: 10ms }", "1:8: longest-pause must be between 50ms and 1m, not 10ms"),
     (
         "guard: { timeout: 1s }",
-        "1:10: unknown field `timeout` in guard: it may have `deadline`, `on-error`, `nodes`, `failures`, `probes`, `first-pause`, `longest-pause`, `journal`, `heartbeat`, `write-back`",
+        "1:10: unknown field `timeout` in guard: the fields are `deadline`, `on-error`, `nodes`, `failures`, `probes`, `first-pause`, `longest-pause`, `journal`, `heartbeat`, `write-back`",
     ),
     ("hot-keys: { coalesce: yes please }", "1:23: coalesce must be true or false, not \"yes please\""),
     ("hot-keys: { max-waiting: 0 }", "1:26: max-waiting must be between 1 and 1000000, not 0"),
     ("hot-keys: { deny-cache: 10000001 }", "1:25: deny-cache must be between 0 and 10000000, not 10000001"),
     (
         "hot-keys: { lease: 1 }",
-        "1:13: unknown field `lease` in hot-keys: it may have `coalesce`, `max-waiting`, `deny-cache`",
+        "1:13: unknown field `lease` in hot-keys: the fields are `coalesce`, `max-waiting`, `deny-cache`",
     ),
     (
         "redis: { mode: transaction }\nrules: [{ name: a, limit: 1, window: 1s, encoding: packed }]",

@@ -110,7 +110,7 @@ fn unchanged_file_keeps_rules_set_by_request() {
     write_and_wait(&server, &file, &format!("# touched\n{}", rules(5)));
     assert_eq!(limit_of(&server), 9);
     fs::write(&file, "rules: redis").unwrap();
-    until_failure(&server, "from the next start on");
+    until_failure(&server, "takes effect after a restart");
     assert_eq!(limit_of(&server), 9);
     assert_eq!(server.post("/v1/acquire", r#"{"attributes":{"user":"a"}}"#).status, 200, "and it goes on");
     fs::write(&file, rules(5)).unwrap();

@@ -101,7 +101,7 @@ fn each_rule_version_counts_separately() {
         put(&RULES.replace("limit: 3, window: 1h, shadow-of: now", "limit: 3, window: 1h, shadow-of: then"));
     assert_eq!(mistake.status, 400);
     let message = mistake.json()["error"]["message"].as_str().unwrap().to_owned();
-    assert!(message.ends_with("shadow-of names `then`, which is no rule"), "{message}");
+    assert!(message.ends_with("shadow-of names `then`, which is not a rule"), "{message}");
 }
 
 #[test]

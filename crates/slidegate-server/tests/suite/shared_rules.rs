@@ -110,7 +110,7 @@ fn impossible_stream_id_is_skipped() {
         eventually("it is logged", || {
             std::fs::read_to_string(log.path())
                 .unwrap()
-                .contains(&format!("the id {id}, which no clock makes"))
+                .contains(&format!("the id {id}, which no clock produces"))
         });
         let changed = put(&server, &rules(n as u64 + 3));
         assert_eq!(changed.status, 200, "{id}: {}", changed.body);

@@ -7,7 +7,7 @@ use slidegate_testkit::process;
 
 use crate::server::{Answer, BINARY, Server};
 
-const MESSAGE: &str = "reservation is not one that was given out: send it back as it was received";
+const MESSAGE: &str = "invalid reservation: send it exactly as it was received";
 
 const RULES: &str = "
 rules:
@@ -181,9 +181,17 @@ fn invalid_signing_key_is_reported() {
         String::from_utf8(output.stderr).unwrap()
     };
     for (variable, config, message) in [
-        (" ", "rules: []", "SLIDEGATE_RESERVATION_KEY is empty: give a reservation key, or unset it"),
+        (
+            " ",
+            "rules: []",
+            "SLIDEGATE_RESERVATION_KEY is empty: set a reservation key, or unset the variable",
+        ),
         ("short", "rules: []", "a reservation key needs at least 16 characters: try `openssl rand -hex 32`"),
-        ("", "reservations: { keys-file: empty }\nrules: []", "empty has no reservation key: one a line"),
+        (
+            "",
+            "reservations: { keys-file: empty }\nrules: []",
+            "empty has no reservation key: write one per line",
+        ),
         ("", "reservations: { keys-file: missing }\nrules: []", "cannot read missing: No such file"),
         ("", "rules: []\nreservations: {}", "2:15: reservations needs `keys-file`"),
         ("", "rules: []\nreservations: { key: x }", "2:17: unknown field `key` in reservations"),

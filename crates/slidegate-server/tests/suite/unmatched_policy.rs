@@ -101,7 +101,7 @@ fn warn_is_the_default_and_logs_attribute_names_only() {
     assert_eq!(count(&server, "http"), "100");
     let log = || std::fs::read_to_string(file.path()).unwrap();
     eventually("the warning is logged", || log().contains("no rule matches"));
-    let warning = "no rule matches 1 requests since the last warning, which were allowed (`unmatched: warn`); the last \
+    let warning = "no rule matches 1 requests since the last warning; they were allowed (`unmatched: warn`); the last \
                    one has the attributes [usr, zone]: `slidegate explain` says why no rule matches";
     assert!(log().contains(warning), "{}", log());
     assert_eq!(log().matches("since the last warning").count(), 1, "once a minute at most: {}", log());
@@ -165,7 +165,7 @@ fn commands_use_the_policy() {
     let (code, text) = run(&["explain", "--url", &url, "usr=alice"]);
     let headline = "would be denied (code 429): no rule matches it, and `unmatched` is `deny`\n";
     assert!(code == Some(1) && text.starts_with(headline), "{text}");
-    assert!(text.contains("per-user: it counts by `user`, and the request has none"), "{text}");
+    assert!(text.contains("per-user: the key needs `user`, but the request has none"), "{text}");
     let config = server.config().to_str().unwrap();
     assert_eq!(run(&["explain", "--config", config, "usr=alice"]), (code, text));
     let explained = server.post("/v1/explain", TYPO).json();
@@ -190,7 +190,7 @@ fn file_with_shared_rules_has_no_policy() {
     let output = process::output(Command::new(BINARY).arg("validate").arg(file.path()));
     let stderr = String::from_utf8(output.stderr).unwrap();
     assert!(
-        stderr.contains("3:12: `unmatched` belongs to the rules, which are in Redis: put it there with them"),
+        stderr.contains("3:12: `unmatched` must be stored with the rules, which are in Redis: include it in `PUT /v1/rules`"),
         "{stderr}"
     );
 }

@@ -1,4 +1,4 @@
-//! Names on the wire: one word per idea. docs/glossary.md lists the words that are not used; none of them is in the API description, the
+//! Names on the wire: one word per idea. docs/explanation/glossary.md lists the words that are not used; none of them is in the API description, the
 //! metrics, the command line's help, the dashboard or the error codes.
 
 use std::path::Path;
@@ -9,7 +9,7 @@ use slidegate_testkit::process;
 
 /// Words of the table "Words that are not used". A word that ends in `*` stands for all words that begin so.
 fn unused_words() -> Vec<String> {
-    let glossary = include_str!("../../../../docs/glossary.md");
+    let glossary = include_str!("../../../../docs/explanation/glossary.md");
     let table = glossary.split("## Words that are not used").nth(1).expect("the glossary has the table");
     let table = table.split("\n## ").next().unwrap_or_default();
     let rows = table.lines().filter(|line| line.starts_with("| `"));

@@ -64,7 +64,7 @@ fn over_time(charts: &mut Vec<ReportChart>, rules: &[(&str, &RuleReport)]) -> Re
             &heading,
             &first.rule,
             "levels",
-            "Admitted in the window that ends there, against the limit; nothing where nobody asked",
+            "Permits admitted in the window that ends at each time, and the limit; empty where no request arrived",
             levels,
         );
     }
@@ -104,8 +104,8 @@ fn by_key(charts: &mut Vec<ReportChart>, rule: &RuleReport) -> Result<(), String
             )
         })
         .collect();
-    let keys = chart::bars(&rows, ("denied", "asked"))?;
-    add(charts, &rule_heading(rule), &rule.rule, "keys", "The keys that were denied most", keys);
+    let keys = chart::bars(&rows, ("denied", "requests"))?;
+    add(charts, &rule_heading(rule), &rule.rule, "keys", "Most denied keys", keys);
     // More than nine labels have no room for both bounds.
     let narrow = rule.denials.len() > 9;
     let columns: Vec<_> = rule
@@ -120,9 +120,9 @@ fn by_key(charts: &mut Vec<ReportChart>, rule: &RuleReport) -> Result<(), String
         .collect();
     let columns = chart::columns(&columns)?;
     let title = if narrow {
-        "Keys by how often they were denied: so often, and less than the next"
+        "Keys by number of denials: at least this many, and fewer than the next"
     } else {
-        "Keys by how often they were denied"
+        "Keys by number of denials"
     };
     add(charts, &rule_heading(rule), &rule.rule, "denials", title, columns);
     Ok(())

@@ -38,7 +38,7 @@ pub(crate) fn page(report: &Report, charts: &[ReportChart]) -> String {
 fn summary_cards(report: &Report) -> String {
     let format = report.format.map_or(String::new(), |format| format!(" ({})", format.as_str()));
     let mut html = format!(
-        "<header><h1>What the rules do</h1><p>{}{format}, evaluated by {}</p></header><div class=cards>",
+        "<header><h1>Simulation of the rules</h1><p>{}{format}, evaluated by {}</p></header><div class=cards>",
         escape_html(&report.traffic),
         escape_html(&report.rules_from)
     );
@@ -85,7 +85,7 @@ fn rule_figures(report: &Report, heading: &str) -> String {
     };
     let denied = if rule.mode == "shadow" { "would deny" } else { "denied" };
     let mut html = format!(
-        "<p>Asked {}: {} allowed, <b>{} {denied}</b> ({}), {} denied by other rules. Keys: {}.</p>",
+        "<p>{} requests: {} allowed, <b>{} {denied}</b> ({}), {} denied by other rules. Keys: {}.</p>",
         times(rule.asked),
         HumanCount(rule.allowed),
         HumanCount(rule.denied),
@@ -121,7 +121,7 @@ fn algorithms(report: &Report) -> String {
     if report.algorithms.is_empty() {
         return String::new();
     }
-    let mut html = "<section><h2>Side by side</h2><div class=wide><table><tr><th>algorithm<th>allowed<th>denied<th>worst over the limit\
+    let mut html = "<section><h2>Comparison of algorithms</h2><div class=wide><table><tr><th>algorithm<th>allowed<th>denied<th>worst over the limit\
                     <th>denied needlessly<th>let through<th>memory</tr>"
         .to_owned();
     for algorithm in &report.algorithms {
@@ -138,8 +138,8 @@ fn algorithms(report: &Report) -> String {
         ));
     }
     html.push_str(
-        "</table></div><p>Worst over the limit: the most that was admitted over it in any window of any key. Needlessly: denied, while \
-         the exact window allowed it. Let through: allowed, while the exact window denied it.</p></section>",
+        "</table></div><p>Worst over the limit: the most permits admitted above the limit in any window of any key. Denied \
+         needlessly: requests that the exact window allowed. Let through: requests that the exact window denied.</p></section>",
     );
     html
 }
@@ -147,7 +147,7 @@ fn algorithms(report: &Report) -> String {
 fn difference(report: &Report) -> String {
     let Some(difference) = &report.difference else { return String::new() };
     let mut html = format!(
-        "<section><h2>Against {}</h2><p>{} denied before, {} now: <b>{} newly denied, {} newly allowed</b>, of {} keys.</p>\
+        "<section><h2>Compared with {}</h2><p>{} denied before, {} now: <b>{} newly denied, {} newly allowed</b>, of {} keys.</p>\
          <div class=wide><table><tr><th>rule or key<th>newly denied<th>newly allowed</tr>",
         escape_html(&difference.against),
         HumanCount(difference.denied_before),
@@ -172,7 +172,7 @@ fn difference(report: &Report) -> String {
 fn remarks(report: &Report) -> String {
     let mut remarks: Vec<String> = report.notes.iter().map(|note| escape_html(note)).collect();
     if report.interrupted {
-        remarks.push("Interrupted: this is what was simulated until then.".to_owned());
+        remarks.push("Interrupted: the results cover the traffic until then.".to_owned());
     }
     if report.late.requests > 0 {
         let (late, most) = (HumanCount(report.late.requests), format_duration(report.late.most_us));

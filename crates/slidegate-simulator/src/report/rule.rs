@@ -30,7 +30,7 @@ pub(crate) struct RuleReport {
     pub(crate) denied_keys: u64,
     pub(crate) worst_window: Option<WorstWindowReport>,
     pub(crate) longest_denied: Option<DeniedKey>,
-    /// The keys that were denied most.
+    /// Most denied keys.
     pub(crate) hardest_hit: Vec<DeniedKey>,
     /// Histogram of keys by number of denials.
     pub(crate) denials: Vec<HistogramBar>,

@@ -21,7 +21,7 @@ impl fmt::Display for Report {
         writeln!(f, "rules     {}", one_line(&self.rules_from))?;
         writeln!(
             f,
-            "requests  {} over {}: simulated in {:.2} s, {} a second",
+            "requests  {} over {}: simulated in {:.2} s, {} per second",
             HumanCount(self.requests),
             format_duration(self.span_us),
             self.seconds,
@@ -55,7 +55,7 @@ impl fmt::Display for Report {
         }
         write_bad_lines(f, &self.bad_lines)?;
         if self.interrupted {
-            writeln!(f, "          interrupted: this is what was simulated until then")?;
+            writeln!(f, "          interrupted: the results cover the traffic until then")?;
         }
         for note in &self.notes {
             writeln!(f, "note      {}", one_line(note))?;
@@ -81,12 +81,12 @@ fn write_bad_lines(f: &mut fmt::Formatter<'_>, bad_lines: &ParseErrors) -> fmt::
 fn write_rule(f: &mut fmt::Formatter<'_>, rule: &RuleReport, begin: u64) -> fmt::Result {
     writeln!(f, "\n{}", rule_heading(rule))?;
     if rule.asked == 0 {
-        return writeln!(f, "  asked     never: no request met it");
+        return writeln!(f, "  requests  0: no request matched the rule");
     }
     let denied = if rule.mode == "shadow" { "would deny" } else { "denied" };
     write!(
         f,
-        "  asked     {}: {} allowed, {} {denied}",
+        "  requests  {}: {} allowed, {} {denied}",
         HumanCount(rule.asked),
         with_percentage(rule.allowed, rule.asked),
         with_percentage(rule.denied, rule.asked)
@@ -181,9 +181,9 @@ fn write_algorithms(f: &mut fmt::Formatter<'_>, algorithms: &[AlgorithmReport]) 
             algorithm.algorithm
         )?;
     }
-    writeln!(f, "\nworst over:  the most that was admitted over the limit in any window of any key")?;
-    writeln!(f, "needlessly:  denied, while the exact window allowed it")?;
-    writeln!(f, "let through: allowed, while the exact window denied it")
+    writeln!(f, "\nworst over:  the most permits admitted above the limit in any window of any key")?;
+    writeln!(f, "needlessly:  denied requests that the exact window allowed")?;
+    writeln!(f, "let through: allowed requests that the exact window denied")
 }
 
 fn write_difference(f: &mut fmt::Formatter<'_>, difference: &Difference, report: &Report) -> fmt::Result {
@@ -228,7 +228,7 @@ impl fmt::Display for Suggestions {
 
 impl fmt::Display for Suggestion {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Some(limit) = self.limit else { return write!(f, "{}: no request is counted by it", self.rule) };
+        let Some(limit) = self.limit else { return write!(f, "{}: no request matched", self.rule) };
         writeln!(f, "{}: limit {limit} per {}", self.rule, self.window)?;
         let describe = |Denials { denied, denied_clients }: Denials| {
             format!(

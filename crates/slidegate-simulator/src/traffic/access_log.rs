@@ -50,7 +50,7 @@ impl AccessLog {
             .or(fields.permits.as_ref().map(|field| ("--permits", field)))
         {
             return Err(format!(
-                "{flag} {field} is for JSON lines and CSV: an access log has one time, and no permits"
+                "{flag} {field} needs JSON lines or CSV: an access log has one time and no permits"
             ));
         }
         let attributes = fields.indices(&FIELDS, "an access log")?;
@@ -71,7 +71,7 @@ impl AccessLog {
             return unseen_fields_note(seen.map(|((index, _), seen)| (FIELDS[*index], *seen)));
         };
         Some(format!(
-            "an access log has no `{}`, which the rules look at: --attribute {first}=path, or --constant {first}=VALUE",
+            "an access log has no `{}`, which the rules use: set --attribute {first}=path, or --constant {first}=VALUE",
             missing.join("`, `")
         ))
     }
@@ -83,8 +83,8 @@ impl AccessLog {
         line: &str,
         visit: impl FnOnce(Event<'_, '_>) -> Result<(), String>,
     ) -> Result<(), String> {
-        let (time, values) = split_line(line, self.wanted).ok_or("it is not a line of an access log")?;
-        let at = self.time.read(time).ok_or("its time is not one of an access log")?;
+        let (time, values) = split_line(line, self.wanted).ok_or("not a line of an access log")?;
+        let at = self.time.read(time).ok_or("the time is not in the format of an access log")?;
         let named = self.attributes.iter().zip(&mut self.seen).filter_map(|((index, name), seen)| {
             let value = values[*index].filter(is_present)?;
             *seen = true;

@@ -44,7 +44,7 @@ impl Csv {
                 .find_map(|time| names.iter().position(|name| name == time))
                 .ok_or_else(|| {
                     format!(
-                        "{what} has no time, which would be one of {}: name it with --time",
+                        "{what} has no time field (one of {}): name it with --time",
                         TIME_FIELDS.join(", ")
                     )
                 })?,
@@ -64,7 +64,7 @@ impl Csv {
         self.record.read(line)?;
         let n = self.record.values().count();
         if n != self.columns {
-            return Err(format!("it has {n} values, and the header {}", self.columns));
+            return Err(format!("the line has {n} values, but the header has {}", self.columns));
         }
         let value = |index| self.record.value(index);
         let time = value(self.time);
@@ -86,7 +86,7 @@ impl Csv {
     pub(super) fn note(&self) -> Option<String> {
         let first = self.missing.first()?;
         Some(format!(
-            "the table has no `{}`, which the rules look at: --attribute {first}=COLUMN, or --constant {first}=VALUE",
+            "the table has no `{}`, which the rules use: set --attribute {first}=COLUMN, or --constant {first}=VALUE",
             self.missing.join("`, `")
         ))
     }
@@ -110,15 +110,17 @@ impl Record {
             // The end of the input ends the last value.
             ReadRecordResult::InputEmpty | ReadRecordResult::Record => {}
             ReadRecordResult::End => return Err("it is empty".to_owned()),
-            ReadRecordResult::OutputFull => return Err("it is too long".to_owned()),
-            ReadRecordResult::OutputEndsFull => return Err(format!("it has more than {MAX_COLUMNS} values")),
+            ReadRecordResult::OutputFull => return Err("the line is too long".to_owned()),
+            ReadRecordResult::OutputEndsFull => {
+                return Err(format!("the line has more than {MAX_COLUMNS} values"));
+            }
         }
         text.truncate(written);
         self.ends.truncate(ends);
         if self.ends.last() != Some(&written) || self.ends.is_empty() {
             self.ends.push(written);
         }
-        self.text = String::from_utf8(text).map_err(|_| "it is not text".to_owned())?;
+        self.text = String::from_utf8(text).map_err(|_| "the line is not text".to_owned())?;
         Ok(())
     }
 

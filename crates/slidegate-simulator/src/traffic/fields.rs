@@ -20,7 +20,7 @@ impl FromStr for Pair {
             Some((name, value)) if !name.is_empty() && !value.is_empty() => {
                 Ok(Pair { name: name.to_owned(), value: value.to_owned() })
             }
-            _ => Err("it is NAME=VALUE, such as api=path".to_owned()),
+            _ => Err("must be NAME=VALUE, such as api=path".to_owned()),
         }
     }
 }
@@ -119,7 +119,7 @@ pub(super) fn unknown_field_error(flag: &str, field: &str, known: &[&str], what:
 /// Returns a note for the report about fields that no line had.
 pub(super) fn unseen_fields_note<'f>(fields: impl Iterator<Item = (&'f str, bool)>) -> Option<String> {
     let unseen: Vec<&str> = fields.filter(|(_, seen)| !seen).map(|(field, _)| field).collect();
-    (!unseen.is_empty()).then(|| format!("no line has `{}`, so no request has it", unseen.join("`, `")))
+    (!unseen.is_empty()).then(|| format!("no line has the field `{}`", unseen.join("`, `")))
 }
 
 /// Returns the names of the attributes that rules use.

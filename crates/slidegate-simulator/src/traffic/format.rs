@@ -19,13 +19,13 @@ const SNIFFED_LINES: usize = 20;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Format {
-    /// An access log: Common or Combined, as Apache and nginx write them
+    /// Access log of Apache or nginx: Common or Combined
     Combined,
-    /// One JSON object a line
+    /// One JSON object per line
     Json,
-    /// A table whose first line names its columns
+    /// Table whose first line names its columns
     Csv,
-    /// What `slidegate serve --record` wrote
+    /// Output of `slidegate serve --record`
     Recording,
 }
 
@@ -83,8 +83,8 @@ impl LineParser {
             Format::Json => LineParser::Json(Json::new(fields)),
             Format::Csv => LineParser::CsvHeader(fields.clone()),
             Format::Recording if fields.has_explicit() => {
-                return Err("a recording has its time, attributes and permits already: \
-                            --attribute, --constant, --time and --permits are for logs"
+                return Err("a recording contains time, attributes and permits: \
+                            --attribute, --constant, --time and --permits are only for other formats"
                     .to_owned());
             }
             Format::Recording => LineParser::Recording,

@@ -39,23 +39,22 @@ impl Json {
         line: &str,
         visit: impl FnOnce(Event<'_, '_>) -> Result<(), String>,
     ) -> Result<(), String> {
-        self.line = serde_json::from_str(line)
-            .map_err(|error| format!("it is not JSON: {}", describe_error(&error)))?;
-        let Value::Object(object) = &self.line else { return Err("it is not a JSON object".to_owned()) };
+        self.line =
+            serde_json::from_str(line).map_err(|error| format!("not JSON: {}", describe_error(&error)))?;
+        let Value::Object(object) = &self.line else { return Err("not a JSON object".to_owned()) };
         let time = match &self.fields.time {
-            Some(field) => find_field(object, field).ok_or_else(|| format!("it has no `{field}`"))?,
+            Some(field) => find_field(object, field).ok_or_else(|| format!("the line has no `{field}`"))?,
             None => {
                 let time = TIME_FIELDS.iter().find_map(|field| find_field(object, field));
-                time.ok_or_else(|| {
-                    format!("it has no time, which would be one of {}", TIME_FIELDS.join(", "))
-                })?
+                time.ok_or_else(|| format!("the line has no time field (one of {})", TIME_FIELDS.join(", ")))?
             }
         };
         let time = text(time).unwrap_or_default();
         let at = read_time(&time).ok_or_else(|| format!("\"{time}\" is not a time"))?;
         let permits = match &self.fields.permits {
             Some(field) => {
-                let permits = find_field(object, field).ok_or_else(|| format!("it has no `{field}`"))?;
+                let permits =
+                    find_field(object, field).ok_or_else(|| format!("the line has no `{field}`"))?;
                 permits.as_u64().ok_or_else(|| format!("`{field}` is not a whole number"))?
             }
             None => 1,

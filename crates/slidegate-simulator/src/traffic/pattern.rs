@@ -20,21 +20,21 @@ pub(crate) const BEGIN: Micros = Micros::from_secs(946_684_800);
 /// Shape of a synthetic pattern.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Shape {
-    /// As even as a clock, client after client
+    /// Evenly spaced, the clients in turn
     Steady,
-    /// Independent arrivals: at random, at the same rate on average
+    /// Independent random arrivals at the average rate
     Poisson,
-    /// Twice the limit around the turn of a window: what a fixed window lets through
+    /// Twice the limit around the turn of a window, which a fixed window admits
     BoundaryBurst,
-    /// Quiet, then all at once, then less and less
+    /// Little traffic, then the full rate at once, then decreasing
     FlashSale,
-    /// From nothing to the rate, ever more
+    /// Rising from zero to the rate
     Ramp,
-    /// Half of all requests are one client's, who never stops
+    /// One client sends half of all requests without pause
     Hammering,
-    /// At random, by a few who ask often and many who seldom do
+    /// Random arrivals: a few clients send many requests, many clients send few
     Zipf,
-    /// Exactly what --at says
+    /// Exactly the times of --at
     Timeline,
 }
 
@@ -211,7 +211,7 @@ impl fmt::Display for Pattern {
             }
             _ => write!(
                 f,
-                "{name}: {} a second, {}, {} clients, seed {}",
+                "{name}: {} per second, {}, {} clients, seed {}",
                 self.rate, self.duration, self.clients, self.seed
             ),
         }

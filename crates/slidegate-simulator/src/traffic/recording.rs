@@ -25,11 +25,11 @@ pub(super) fn read(
     visit: impl FnOnce(Event<'_, '_>) -> Result<(), String>,
 ) -> Result<(), String> {
     let line: Line<'_> = serde_json::from_str(line)
-        .map_err(|error| format!("it is not a line of a recording: {}", describe_error(&error)))?;
+        .map_err(|error| format!("not a line of a recording: {}", describe_error(&error)))?;
     let mut request = match (&line.attributes, &line.resource) {
         (Some(Attributes(pairs)), None) => {
             if line.limit.is_some() || line.window.is_some() || line.burst.is_some() {
-                return Err("`limit`, `window` and `burst` go with `resource`".to_owned());
+                return Err("`limit`, `window` and `burst` need `resource`".to_owned());
             }
             Request::new(pairs.iter().map(|(name, value)| (&**name, &**value)))
         }
@@ -39,7 +39,7 @@ pub(super) fn read(
             let limit = AdHocLimit { limit: line.limit, window, burst: line.burst };
             Request::resource(resource).with_own_limit(limit)
         }
-        _ => return Err("it needs `attributes` or `resource`, and not both".to_owned()),
+        _ => return Err("the line needs either `attributes` or `resource`".to_owned()),
     };
     if let Some(permits) = line.permits {
         request = request.permits(permits);
@@ -72,7 +72,7 @@ impl<'de> Visitor<'de> for AttributesVisitor {
     type Value = Attributes<'de>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("an object of texts")
+        f.write_str("an object with string values")
     }
 
     fn visit_map<M: MapAccess<'de>>(self, mut map: M) -> Result<Attributes<'de>, M::Error> {

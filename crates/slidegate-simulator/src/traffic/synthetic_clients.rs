@@ -73,7 +73,7 @@ impl SyntheticClients {
         });
         let constants: Vec<String> = constants.collect();
         (!constants.is_empty())
-            .then(|| format!("every request has {}: --constant says otherwise", constants.join(", ")))
+            .then(|| format!("every request has {}: use --constant to change it", constants.join(", ")))
     }
 }
 

@@ -66,7 +66,9 @@ impl Trace {
             None => match lines.peek().map_err(unreadable)? {
                 [] => return Err(format!("{name} is empty")),
                 beginning => Format::recognise(beginning).ok_or_else(|| {
-                    format!("cannot tell what {name} is: say --format combined, json, csv or recording")
+                    format!(
+                        "cannot detect the format of {name}: set --format to combined, json, csv or recording"
+                    )
                 })?,
             },
         };
@@ -86,10 +88,9 @@ impl Trace {
         let Evaluator { mut summary, accepted, .. } = evaluator;
         if accepted == 0 && !summary.interrupted {
             let first = summary.parse_errors.first.first();
-            let reason = first.map_or("all its lines are empty".to_owned(), |bad| {
-                format!("line {}: {}", bad.line, bad.why)
-            });
-            return Err(format!("{name} has no line that is one of {}: {reason}", format.article()));
+            let reason = first
+                .map_or("all lines are empty".to_owned(), |bad| format!("line {}: {}", bad.line, bad.why));
+            return Err(format!("{name} has no valid line (expected {}): {reason}", format.article()));
         }
         summary.format = Some(format);
         summary.notes.extend(notes);
@@ -134,7 +135,7 @@ impl BatchReader<'_> {
                 Ok(())
             };
             let done = match line {
-                Line::TooLong => Err(format!("it is longer than {MAX_LINE} bytes")),
+                Line::TooLong => Err(format!("the line is longer than {MAX_LINE} bytes")),
                 Line::Whole(line) if line.trim_ascii().is_empty() => continue,
                 Line::Whole(line) => match std::str::from_utf8(line) {
                     Ok(line) => self.line_parser.read(line, &mut add)?,

@@ -97,25 +97,27 @@ impl fmt::Display for Discrepancy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Discrepancy::Total { stored, counted } => {
-                write!(f, "the total says {stored}, and the entries {counted}")
+                write!(f, "the stored total is {stored}, but the entries add up to {counted}")
             }
             Discrepancy::OverLimit { counted, limit } => {
-                write!(f, "{counted} count, and the limit is {limit}")
+                write!(f, "{counted} permits count, but the limit is {limit}")
             }
-            Discrepancy::NoExpiry => f.write_str("it would never be forgotten"),
+            Discrepancy::NoExpiry => f.write_str("the key has no expiry"),
             Discrepancy::ShortExpiry { expires_after, needed } => {
-                write!(f, "it would be forgotten in {expires_after}, and counts for {needed}")
+                write!(f, "the key expires in {expires_after}, but counts for {needed}")
             }
             Discrepancy::Newest { stored, counted } => {
                 let (stored, counted) = (stored.get(), counted.get());
-                write!(f, "the newest entry is said to be of {stored} us, and is of {counted} us")
+                write!(f, "the stored time of the newest entry is {stored} us, but it is {counted} us")
             }
             Discrepancy::Oldest { stored, counted } => {
                 let (stored, counted) = (stored.get(), counted.get());
-                write!(f, "the oldest entry is said to be of {stored} us, and is of {counted} us")
+                write!(f, "the stored time of the oldest entry is {stored} us, but it is {counted} us")
             }
-            Discrepancy::Costs => f.write_str("the entries are said to cost the same, and do not"),
-            Discrepancy::Unreadable => f.write_str("something that is not ours is stored there"),
+            Discrepancy::Costs => {
+                f.write_str("the header says that all entries cost the same, but they do not")
+            }
+            Discrepancy::Unreadable => f.write_str("the value was not written by Slidegate"),
         }
     }
 }

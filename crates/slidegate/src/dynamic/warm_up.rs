@@ -102,7 +102,7 @@ impl WarmUp {
         }
         if self.idle_for() < horizon {
             return Err(Error::invalid(format!(
-                "warm-up.idle must be at least as long as what is admitted counts, which is {horizon}, not {}",
+                "warm-up.idle must be at least {horizon}, for which an admission counts, not {}",
                 self.idle_for()
             )));
         }

@@ -11,7 +11,7 @@ pub fn network(text: &str) -> Result<IpNet, Error> {
     let address = || text.parse::<IpAddr>().ok().map(IpNet::from);
     let net = text.parse::<IpNet>().ok().or_else(address).ok_or_else(|| {
         Error::invalid(format!(
-            "a trusted proxy is an address or a network such as 10.0.0.0/8, not \"{text}\""
+            "a trusted proxy must be an address or a network such as 10.0.0.0/8, not \"{text}\""
         ))
     })?;
     Ok(net.trunc())

@@ -55,8 +55,6 @@ impl<S: Store> Limiter<S> {
         } else {
             self.reservation_keys.load().verify(text).and_then(reservation::read)
         };
-        verified.ok_or_else(|| {
-            Error::invalid("reservation is not one that was given out: send it back as it was received")
-        })
+        verified.ok_or_else(|| Error::invalid("invalid reservation: send it exactly as it was received"))
     }
 }

@@ -99,13 +99,13 @@ impl Algorithm {
             },
             Algorithm::TokenBucket { .. } => &Properties {
                 name: "token-bucket",
-                summary: "Refills steadily, and allows a burst.",
+                summary: "Refills at a steady rate and allows a burst.",
                 storage: Storage::Counter { kind: 4, second: Some("g") },
                 aligned_windows: 0,
             },
             Algorithm::Concurrency => &Properties {
                 name: "concurrency",
-                summary: "A number of permits at once: each is held until it is released, or for the window.",
+                summary: "Limits concurrent permits: each is held until it is released, or for the window.",
                 storage: Storage::Log,
                 aligned_windows: 0,
             },

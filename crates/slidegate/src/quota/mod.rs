@@ -113,7 +113,7 @@ impl Quota {
     pub fn with_warm_up(self, warm_up: WarmUp) -> Result<Self, Error> {
         if self.algorithm.refills() {
             return Err(Error::invalid(
-                "`warm-up` does not go with algorithm: token-bucket, whose burst is what may come at once",
+                "`warm-up` cannot be combined with algorithm: token-bucket: use `burst` instead",
             ));
         }
         Ok(Quota { warm_up: Some(warm_up.for_horizon(self.horizon())?), ..self })
@@ -313,8 +313,7 @@ pub(crate) fn check_slices(slices: u32, window: Micros) -> Result<(), Error> {
         return Ok(());
     }
     Err(Error::invalid(format!(
-        "slices must be between 2 and {MAX_SLICES}, at most one a microsecond, and none longer than {MAX_SLICE}, \
-         not {slices}"
+        "slices must be between 2 and {MAX_SLICES}, and each slice between 1us and {MAX_SLICE} long, not {slices}"
     )))
 }
 

@@ -117,7 +117,10 @@ impl ReservationKeys {
         if (1..=MAX_RESERVATION_KEYS).contains(&keys.len()) {
             return Ok(ReservationKeys { keys });
         }
-        Err(Error::invalid(format!("give 1 to {MAX_RESERVATION_KEYS} reservation keys, got {}", keys.len())))
+        Err(Error::invalid(format!(
+            "the number of reservation keys must be 1 to {MAX_RESERVATION_KEYS}, got {}",
+            keys.len()
+        )))
     }
 
     /// Returns a set that signs with `key` and still accepts signatures of the previous keys. The oldest key is dropped if
@@ -228,7 +231,10 @@ mod tests {
         let error = ReservationKey::new(b"short").unwrap_err().to_string();
         assert_eq!(error, "a reservation key needs 16 to 4096 bytes, got 5: try `openssl rand -hex 32`");
         assert!(ReservationKey::new(&[0; 5000]).is_err());
-        assert_eq!(ReservationKeys::new([]).unwrap_err().to_string(), "give 1 to 16 reservation keys, got 0");
+        assert_eq!(
+            ReservationKeys::new([]).unwrap_err().to_string(),
+            "the number of reservation keys must be 1 to 16, got 0"
+        );
         assert_ne!(ReservationKey::random(), ReservationKey::random());
         assert_eq!(format!("{:?}", ReservationKey::random()), "ReservationKey");
     }

@@ -37,7 +37,9 @@ impl Rules {
         self.check_known()?;
         if requests.len() > MAX_TOGETHER {
             let n = requests.len();
-            return Err(Error::invalid(format!("{MAX_TOGETHER} requests can be asked together, not {n}")));
+            return Err(Error::invalid(format!(
+                "at most {MAX_TOGETHER} requests can be decided together, not {n}"
+            )));
         }
         let mut replaced = Replaced::new();
         let mut lists = Vec::with_capacity(requests.len());
@@ -63,7 +65,9 @@ impl Rules {
         }
         if checks.len() > MAX_CHECKS {
             let n = checks.len();
-            return Err(Error::invalid(format!("requests together may meet {MAX_CHECKS} limits, not {n}")));
+            return Err(Error::invalid(format!(
+                "requests that are decided together may have at most {MAX_CHECKS} checks, not {n}"
+            )));
         }
         let mut combined = Checks::distinct(checks.into_iter());
         if let Some(id) = requests.first().and_then(|request| request.request_id().cloned()) {

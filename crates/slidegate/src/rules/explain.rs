@@ -182,21 +182,21 @@ impl fmt::Display for MismatchReason<'_> {
         match self {
             MismatchReason::Off => f.write_str("it is off"),
             MismatchReason::Value { attribute, wanted, found } => {
-                write!(f, "`match` wants `{attribute}` to be ")?;
+                write!(f, "`match` needs `{attribute}` to be ")?;
                 for (i, pattern) in wanted.iter().enumerate() {
                     let separator = if i == 0 { "" } else { " or " };
                     write!(f, "{separator}{pattern}")?;
                 }
                 match found {
-                    Some(value) => write!(f, ", and it is {value}"),
-                    None => f.write_str(", and the request has none"),
+                    Some(value) => write!(f, ", but it is {value}"),
+                    None => f.write_str(", but the request has none"),
                 }
             }
             MismatchReason::Lacking(attribute) => {
-                write!(f, "it counts by `{attribute}`, and the request has none")
+                write!(f, "the key needs `{attribute}`, but the request has none")
             }
             MismatchReason::Beyond(attribute) => {
-                write!(f, "it is `only` for requests without `{attribute}`")
+                write!(f, "`only` excludes requests with `{attribute}`")
             }
         }
     }

@@ -68,7 +68,10 @@ impl Rules {
         let own_limit = Rule::named(AD_HOC, ad_hoc.quota(AdHocLimit::default())?);
         let rules: Vec<Rule> = rules.into_iter().collect();
         if rules.len() > MAX_RULES {
-            return Err(Error::invalid(format!("there may be {MAX_RULES} rules, not {}", rules.len())));
+            return Err(Error::invalid(format!(
+                "there may be at most {MAX_RULES} rules, not {}",
+                rules.len()
+            )));
         }
         let mut names = HashSet::new();
         if let Some(rule) = rules.iter().find(|rule| !names.insert(rule.name.as_str())) {
@@ -76,7 +79,9 @@ impl Rules {
         }
         let adaptive = rules.iter().filter(|rule| rule.adapting().is_some()).count();
         if adaptive > MAX_ADAPTIVE {
-            return Err(Error::invalid(format!("{MAX_ADAPTIVE} rules may be adaptive, not {adaptive}")));
+            return Err(Error::invalid(format!(
+                "at most {MAX_ADAPTIVE} rules may be adaptive, not {adaptive}"
+            )));
         }
         let selection = Selection::new(&rules)?;
         shadow::check(&rules, &names)?;

@@ -74,11 +74,9 @@ pub struct Rule {
     pub(super) normalized_overrides: HashMap<Vec<String>, Quota>,
 }
 
-const LEASE_WITH_WARM_UP: &str =
-    "`lease` takes permits in advance, when nothing is admitted yet: not with warm-up";
+const LEASE_WITH_WARM_UP: &str = "`lease` cannot be combined with `warm-up`";
 
-const LEASE_WITH_ADAPTIVE: &str =
-    "`lease` takes permits in advance, under a limit that `adaptive` may change: not with adaptive";
+const LEASE_WITH_ADAPTIVE: &str = "`lease` cannot be combined with `adaptive`";
 
 /// Default code of a denial.
 pub const DEFAULT_CODE: NonZeroU32 = NonZeroU32::new(429).unwrap();
@@ -127,7 +125,7 @@ impl Rule {
         let patterns: Vec<Pattern> = patterns.into_iter().map(Pattern::new).collect();
         if patterns.is_empty() {
             return Err(Error::invalid(format!(
-                "match `{attribute}` is an empty list, which nothing matches"
+                "match `{attribute}` is an empty list, which matches nothing"
             )));
         }
         self.conditions.push((attribute.to_owned(), patterns));
@@ -148,7 +146,9 @@ impl Rule {
         }
         if self.key.len() > MAX_KEY_ATTRIBUTES {
             let n = self.key.len();
-            return Err(Error::invalid(format!("key may name {MAX_KEY_ATTRIBUTES} attributes, not {n}")));
+            return Err(Error::invalid(format!(
+                "key may name at most {MAX_KEY_ATTRIBUTES} attributes, not {n}"
+            )));
         }
         Ok(self.with_key_template())
     }
@@ -186,7 +186,7 @@ impl Rule {
     /// Sets the storage format in Redis. Another encoding starts new counts.
     pub fn encoding(mut self, encoding: Encoding) -> Result<Self, Error> {
         if encoding == Encoding::Packed && !self.quota.algorithm().is_exact() {
-            return Err(Error::invalid("`encoding: packed` belongs to algorithm: sliding-window"));
+            return Err(Error::invalid("`encoding: packed` needs algorithm: sliding-window"));
         }
         self.encoding = encoding;
         Ok(self)
@@ -209,7 +209,7 @@ impl Rule {
             )));
         };
         if self.quota.count() == Count::Attempts {
-            return Err(Error::invalid("`lease` is for admissions: not with count: attempts"));
+            return Err(Error::invalid("`lease` cannot be combined with count: attempts"));
         }
         if self.quota.warm_up().is_some() {
             return Err(Error::invalid(LEASE_WITH_WARM_UP));
@@ -218,7 +218,7 @@ impl Rule {
             return Err(Error::invalid(LEASE_WITH_ADAPTIVE));
         }
         if self.encoding == Encoding::Packed {
-            return Err(Error::invalid("`lease` is counted in slices: not with encoding: packed"));
+            return Err(Error::invalid("`lease` cannot be combined with encoding: packed"));
         }
         let algorithm = leased_algorithm(&self.quota, ttl.into())?;
         self.quota = self.quota.with_algorithm(algorithm)?;
@@ -275,7 +275,10 @@ impl Rule {
 
     pub(super) fn add_override(&mut self, values: Vec<&str>, quota: Quota) -> Result<(), Error> {
         if values.len() != self.key.len() {
-            return Err(Error::invalid(format!("an override names all of key [{}]", self.key.join(", "))));
+            return Err(Error::invalid(format!(
+                "an override must name all attributes of key [{}]",
+                self.key.join(", ")
+            )));
         }
         let longest = values.iter().map(|value| value.len()).max().unwrap_or_default();
         let values = values.into_iter().map(str::to_owned).collect();
@@ -292,7 +295,7 @@ impl Rule {
             quota.check_scales(terms.bounds().1)?;
         }
         if self.overrides.insert(values, quota).is_some() {
-            return Err(Error::invalid("another override names the same key"));
+            return Err(Error::invalid("another override has the same key"));
         }
         self.longest_override = self.longest_override.max(longest);
         Ok(())
@@ -361,7 +364,7 @@ impl Rule {
 /// Rejects `count: attempts` for `concurrency`, because a denied request holds no permits.
 pub(super) fn check_held(quota: &Quota) -> Result<(), Error> {
     if quota.is_held() && quota.count() == Count::Attempts {
-        return Err(Error::invalid("`count: attempts` does not go with algorithm: concurrency"));
+        return Err(Error::invalid("`count: attempts` cannot be combined with algorithm: concurrency"));
     }
     Ok(())
 }
@@ -375,16 +378,17 @@ fn leased_algorithm(quota: &Quota, ttl: Micros) -> Result<Algorithm, Error> {
     });
     let Some(slices) = slices.filter(|_| fits) else {
         return Err(Error::invalid(format!(
-            "lease.ttl must go into the window of {window} a whole number of times, from 2 to {MAX_SLICES}, not {ttl}"
+            "the window {window} must be 2 to {MAX_SLICES} times lease.ttl, a whole number, which {ttl} is not"
         )));
     };
     let algorithm = Algorithm::TimeSlice { slices };
     match quota.algorithm() {
         configured if configured.is_exact() || configured == algorithm => Ok(algorithm),
-        configured if configured.is_sliced() => {
-            Err(Error::invalid(format!("lease.ttl must be one slice, which is {}, not {ttl}", quota.grain())))
-        }
-        _ => Err(Error::invalid("`lease` belongs to algorithm: sliding-window or time-slice")),
+        configured if configured.is_sliced() => Err(Error::invalid(format!(
+            "lease.ttl must be the length of a slice, {}, not {ttl}",
+            quota.grain()
+        ))),
+        _ => Err(Error::invalid("`lease` needs algorithm: sliding-window or time-slice")),
     }
 }
 
@@ -392,9 +396,7 @@ fn leased_algorithm(quota: &Quota, ttl: Micros) -> Result<Algorithm, Error> {
 pub(crate) fn check_rule_name(name: &str) -> Result<(), Error> {
     check_label("a rule name", name)?;
     if name == super::AD_HOC {
-        return Err(Error::invalid(format!(
-            "the rule name `{name}` is taken by requests that name their own limit"
-        )));
+        return Err(Error::invalid(format!("the rule name `{name}` is reserved for ad-hoc limits")));
     }
     Ok(())
 }

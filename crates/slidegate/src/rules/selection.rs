@@ -159,5 +159,5 @@ impl Selection {
 }
 
 pub(super) fn no_such_rule(name: &str) -> Error {
-    Error::invalid(format!("replaces names `{name}`, which is no rule"))
+    Error::invalid(format!("replaces names `{name}`, which is not a rule"))
 }

@@ -47,5 +47,5 @@ pub(super) fn check(rules: &[Rule], names: &HashSet<&str>) -> Result<(), Error> 
 }
 
 pub(super) fn no_such_rule(name: &str) -> Error {
-    Error::invalid(format!("shadow-of names `{name}`, which is no rule"))
+    Error::invalid(format!("shadow-of names `{name}`, which is not a rule"))
 }

@@ -56,10 +56,7 @@ impl ClientAddress {
             Some(found) => Ok(peer(found)),
             None => Err(Rejection::new(
                 StatusCode::INTERNAL_SERVER_ERROR,
-                format!(
-                    "the server does not say who asks: requests lack the extension {}",
-                    short_name::<T>()
-                ),
+                format!("cannot find the client address: requests lack the extension {}", short_name::<T>()),
             )),
         };
         ClientAddress {

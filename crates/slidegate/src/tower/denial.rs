@@ -80,4 +80,4 @@ fn body(denial: &Denial<'_>) -> String {
 }
 
 /// Message for requests about which the store could not decide.
-pub(super) const UNDECIDED: &str = "it cannot be decided now whether this request may go on";
+pub(super) const UNDECIDED: &str = "the request cannot be decided now: try again later";

@@ -63,7 +63,7 @@ impl Extract {
     /// Extracts the first header of this name.
     pub fn header(name: &str) -> Result<Self, Error> {
         let name = name.parse().map_err(|_| {
-            Error::invalid(format!("a header's name is made of letters, digits and `-`, not \"{name}\""))
+            Error::invalid(format!("a header name may have letters, digits and `-`, not \"{name}\""))
         })?;
         Ok(Extract::new(Origin::Header(name)))
     }
@@ -119,7 +119,7 @@ impl Extract {
 
     pub(super) fn check(&self) -> Result<(), Error> {
         match &self.missing {
-            Missing::Value(value) => check_value(&"the value that stands for a missing one", value),
+            Missing::Value(value) => check_value(&"the default value", value),
             Missing::Skip | Missing::Deny(_) => Ok(()),
         }
     }
@@ -132,7 +132,7 @@ impl Extract {
             (None, Missing::Skip) => Ok(None),
             (None, Missing::Value(value)) => Ok(Some(Cow::Borrowed(value))),
             (None, Missing::Deny(status)) => {
-                Err(Rejection::new(*status, format!("the request does not say its `{name}`")))
+                Err(Rejection::new(*status, format!("the request has no `{name}`")))
             }
         }
     }

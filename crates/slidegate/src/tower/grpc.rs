@@ -60,7 +60,7 @@ pub(super) fn add(denial: &Denial<'_>, web: bool, headers: &mut HeaderMap) {
             let wait = decision.retry_after();
             headers.insert(PUSHBACK, wait.ceil_millis().into());
             let message = match decision.denied_by() {
-                Some(rule) => format!("denied by {rule}, again in {wait}"),
+                Some(rule) => format!("denied by {rule}, retry in {wait}"),
                 None => "denied: no rule matches the request".to_owned(),
             };
             (Code::ResourceExhausted, message)

@@ -42,7 +42,7 @@ impl<S: Store + 'static> RateLimitLayer<S> {
             return Err(Error::invalid(format!("attribute `{name}` is given twice")));
         }
         if known.len() == MAX_ATTRIBUTES {
-            return Err(Error::invalid(format!("a request may have {MAX_ATTRIBUTES} attributes, not more")));
+            return Err(Error::invalid(format!("a request may have at most {MAX_ATTRIBUTES} attributes")));
         }
         Ok(self.with(|options| options.attributes.push((name.into(), extract))))
     }

@@ -95,7 +95,7 @@ async fn cost_over_the_limit_denies_the_batch() {
     assert_eq!(error.to_string(), "permits must be at most 1000000000000, not 1000000000001");
     assert!(limiter.acquire_together(&vec![user("a"); MAX_TOGETHER]).await.is_ok());
     let error = limiter.acquire_together(&vec![user("a"); MAX_TOGETHER + 1]).await.unwrap_err();
-    assert_eq!(error.to_string(), "64 requests can be asked together, not 65");
+    assert_eq!(error.to_string(), "at most 64 requests can be decided together, not 65");
     assert!(limiter.acquire_together(&[user("")]).await.unwrap_err().is_invalid());
     assert!(limiter.acquire_together(&[]).await.unwrap().is_empty());
 }

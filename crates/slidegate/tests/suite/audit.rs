@@ -288,23 +288,23 @@ async fn reports_keys_over_the_limit_in_both_encodings() {
 fn each_discrepancy_has_a_cause_and_a_text() {
     let (one, two) = (Micros::from_secs(1), Micros::from_secs(120));
     let all = [
-        (Discrepancy::Total { stored: 3, counted: 5 }, "the total says 3, and the entries 5"),
-        (Discrepancy::OverLimit { counted: 5, limit: 4 }, "5 count, and the limit is 4"),
-        (Discrepancy::NoExpiry, "it would never be forgotten"),
+        (Discrepancy::Total { stored: 3, counted: 5 }, "the stored total is 3, but the entries add up to 5"),
+        (Discrepancy::OverLimit { counted: 5, limit: 4 }, "5 permits count, but the limit is 4"),
+        (Discrepancy::NoExpiry, "the key has no expiry"),
         (
             Discrepancy::ShortExpiry { expires_after: one, needed: two },
-            "it would be forgotten in 1s, and counts for 2m",
+            "the key expires in 1s, but counts for 2m",
         ),
         (
             Discrepancy::Newest { stored: one, counted: two },
-            "the newest entry is said to be of 1000000 us, and is of 120000000 us",
+            "the stored time of the newest entry is 1000000 us, but it is 120000000 us",
         ),
         (
             Discrepancy::Oldest { stored: one, counted: two },
-            "the oldest entry is said to be of 1000000 us, and is of 120000000 us",
+            "the stored time of the oldest entry is 1000000 us, but it is 120000000 us",
         ),
-        (Discrepancy::Costs, "the entries are said to cost the same, and do not"),
-        (Discrepancy::Unreadable, "something that is not ours is stored there"),
+        (Discrepancy::Costs, "the header says that all entries cost the same, but they do not"),
+        (Discrepancy::Unreadable, "the value was not written by Slidegate"),
     ];
     assert_eq!(all.len(), Discrepancy::CAUSES.len());
     for ((discrepancy, words), cause) in all.iter().zip(Discrepancy::CAUSES) {

@@ -148,10 +148,10 @@ fn every_mismatch_reason_has_a_text() {
         .collect();
     let expected = [
         ("off", "it is off"),
-        ("api", "`match` wants `api` to be /login or /v1/*, and it is /x"),
-        ("plan", "`match` wants `plan` to be free, and the request has none"),
-        ("ip", "it counts by `ip`, and the request has none"),
-        ("only", "it is `only` for requests without `user`"),
+        ("api", "`match` needs `api` to be /login or /v1/*, but it is /x"),
+        ("plan", "`match` needs `plan` to be free, but the request has none"),
+        ("ip", "the key needs `ip`, but the request has none"),
+        ("only", "`only` excludes requests with `user`"),
         ("staff", "unlimited"),
         ("others", "staff is first of g"),
         ("closed", "blocked"),

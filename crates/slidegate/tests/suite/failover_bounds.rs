@@ -1,4 +1,4 @@
-//! Tests rows of the fault table in docs/operations.md that concern one key: each bound is reached, and not passed.
+//! Tests rows of the fault table in docs/explanation/operations.md that concern one key: each bound is reached, and not passed.
 
 use std::sync::Arc;
 

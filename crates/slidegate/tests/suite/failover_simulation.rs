@@ -228,7 +228,7 @@ async fn run(seed: u64) -> String {
     }
 }
 
-/// Random faults of links and servers. The bounds are those of the table in docs/operations.md.
+/// Random faults of links and servers. The bounds are those of the table in docs/explanation/operations.md.
 async fn break_links(cluster: Cluster, options: &FailoverOptions, rng: &mut Rng) -> String {
     let (mut outages, mut what) = (Vec::new(), Vec::new());
     for _ in 0..1 + rng.below(3) {

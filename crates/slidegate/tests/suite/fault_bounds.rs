@@ -1,4 +1,4 @@
-//! Helper: the table of docs/operations.md as assertions over the answers of callers, that is how far a key may be over
+//! Helper: the table of docs/explanation/operations.md as assertions over the answers of callers, that is how far a key may be over
 //! its limit.
 //!
 //! While every node has lost the server, nothing is over. A node that decides alone while the server still decides for

@@ -128,7 +128,10 @@ async fn cost_over_the_limit_is_an_error_and_charges_nothing() {
     let Setup { limiter, .. } = setup([rule("small", 5, 60)]);
     let error = limiter.acquire(Request::from("x").permits(6)).await.unwrap_err();
     assert!(error.is_too_costly() && !error.is_invalid() && !error.is_unavailable());
-    assert_eq!(error.to_string(), "6 permits can never pass rule `small`: its limit is 5");
+    assert_eq!(
+        error.to_string(),
+        "6 permits exceed the limit of rule `small`, which is 5: waiting does not help"
+    );
     assert_eq!(limiter.inspect(&Key::new("small", [])).await.unwrap(), None);
 }
 

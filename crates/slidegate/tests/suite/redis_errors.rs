@@ -91,7 +91,7 @@ async fn foreign_type_under_our_key_is_an_error() {
         fails(&store, packed("list"), Fault::WrongType, advice).await;
         assert!(store.inspect(&key("string")).await.unwrap_err().fault() == Some(Fault::WrongType));
         let error = transactions.admit(&[packed("fine")]).await.unwrap_err();
-        assert!(error.is_invalid() && error.to_string().contains("needs scripts"), "{error}");
+        assert!(error.is_invalid() && error.to_string().contains("redis.mode: transaction"), "{error}");
     }
 }
 
@@ -105,7 +105,7 @@ async fn replica_is_an_error() {
         format!("{:?}", replica.run("INFO replication")).contains("master_link_status:up")
     })
     .await;
-    fails(&store(&replica), checks("a"), Fault::ReadOnly, "point redis.url at the primary").await;
+    fails(&store(&replica), checks("a"), Fault::ReadOnly, "set redis.url to the primary").await;
 }
 
 #[tokio::test]
@@ -119,8 +119,8 @@ async fn full_memory_is_an_error() {
         }
         server.run(&format!("SET filler {}", "x".repeat(200_000)));
         server.run("CONFIG SET maxmemory 100kb");
-        fails(&store, checks("a"), Fault::OutOfMemory, "raise it").await;
-        fails(&store, checks("new"), Fault::OutOfMemory, "raise it").await;
+        fails(&store, checks("a"), Fault::OutOfMemory, "raise maxmemory").await;
+        fails(&store, checks("new"), Fault::OutOfMemory, "raise maxmemory").await;
         server.run("CONFIG SET maxmemory 0");
         assert_eq!(used(&store, checks("a")).await, 3, "what was denied for lack of memory is not charged");
     }
@@ -144,9 +144,9 @@ async fn missing_password_or_permission_is_an_error() {
     assert_eq!(right.admit(&[checks("a")]).await.unwrap()[0].verdicts[0].outcome, Outcome::Charged);
     assert_eq!(right.address(), at);
 
-    // A user that may do just what docs/redis.md lists, and one that may not run scripts.
+    // A user that may do just what docs/reference/redis.md lists, and one that may not run scripts.
     let mut admin = redis::Client::open(format!("redis://:hush@{at}")).unwrap().get_connection().unwrap();
-    let needed = include_str!("../../../../docs/redis.md");
+    let needed = include_str!("../../../../docs/reference/redis.md");
     let rule = needed.lines().find(|line| line.starts_with("ACL SETUSER slidegate")).unwrap();
     let mut command = redis::cmd("ACL");
     rule.split(' ').skip(1).for_each(|word| {
@@ -214,7 +214,7 @@ async fn missing_password_or_permission_is_an_error() {
         .arg(&["SETUSER", "slidegate", "+watch", "+unwatch", "-evalsha", "-eval"])
         .exec(&mut admin)
         .unwrap();
-    fails(&limited(RedisMode::Script), checks("a"), Fault::NotAllowed, "docs/redis.md").await;
+    fails(&limited(RedisMode::Script), checks("a"), Fault::NotAllowed, "docs/reference/redis.md").await;
     limited(RedisMode::Transaction).admit(&[checks("a")]).await.unwrap();
 }
 
@@ -230,7 +230,7 @@ async fn loading_server_is_an_error() {
     let slow =
         ["--dir", &dir, "--key-load-delay", "30000", "--loading-process-events-interval-bytes", "1024"];
     let server = RedisServer::with(Flavour::Redis7, &slow, &[]).without_ttl_check();
-    fails(&store(&server), checks("a"), Fault::Loading, "will answer when it is done").await;
+    fails(&store(&server), checks("a"), Fault::Loading, "still loading its data").await;
 }
 
 #[tokio::test]

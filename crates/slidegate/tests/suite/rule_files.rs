@@ -104,7 +104,7 @@ const BROKEN: &[(&str, &str)] = &[
     (
         "rules:
   - { name: a, limit: 5, window: 1s, burst: 5 }",
-        "2:45: `burst` belongs to algorithm: token-bucket",
+        "2:45: `burst` needs algorithm: token-bucket",
     ),
     (
         "rules:
@@ -114,12 +114,12 @@ const BROKEN: &[(&str, &str)] = &[
     (
         "rules:
   - { name: a, limit: 5, window: 1s, algorithm: fixed-window, encoding: packed }",
-        "2:73: `encoding: packed` belongs to algorithm: sliding-window",
+        "2:73: `encoding: packed` needs algorithm: sliding-window",
     ),
     (
         "rules:
   - { name: a, limit: 5, window: 1s, slices: 5 }",
-        "2:46: `slices` belongs to algorithm: time-slice",
+        "2:46: `slices` needs algorithm: time-slice",
     ),
     (
         "rules:
@@ -189,7 +189,7 @@ const BROKEN: &[(&str, &str)] = &[
     (
         "rules:
   - { name: a, limit: 5, window: 1s, key: [a,b,c,d,e,f,g,h,i] }",
-        "2:43: key may name 8 attributes, not 9",
+        "2:43: key may name at most 8 attributes, not 9",
     ),
     (
         "rules:
@@ -224,7 +224,7 @@ const BROKEN: &[(&str, &str)] = &[
     (
         "rules:
   - { name: a, limit: 5, window: 1s, match: { api: [] } }",
-        "2:52: match `api` is an empty list, which nothing matches",
+        "2:52: match `api` is an empty list, which matches nothing",
     ),
     (
         "rules:
@@ -259,23 +259,23 @@ const BROKEN: &[(&str, &str)] = &[
     ),
     (
         "rules:\n  - { name: a, limit: 1, window: 1s, lease: { permits: 10, ttl: 300ms } }",
-        "2:45: lease.ttl must go into the window of 1s a whole number of times, from 2 to 10000, not 300ms",
+        "2:45: the window 1s must be 2 to 10000 times lease.ttl, a whole number, which 300ms is not",
     ),
     (
         "rules:\n  - { name: a, limit: 1, window: 1s, count: attempts, lease: { permits: 10, ttl: 100ms } }",
-        "2:62: `lease` is for admissions: not with count: attempts",
+        "2:62: `lease` cannot be combined with count: attempts",
     ),
     (
         "rules:\n  - { name: a, limit: 1, window: 1s, encoding: packed, lease: { permits: 10, ttl: 100ms } }",
-        "2:63: `lease` is counted in slices: not with encoding: packed",
+        "2:63: `lease` cannot be combined with encoding: packed",
     ),
     (
         "rules:\n  - { name: a, limit: 1, window: 1s, algorithm: token-bucket, lease: { permits: 10, ttl: 100ms } }",
-        "2:70: `lease` belongs to algorithm: sliding-window or time-slice",
+        "2:70: `lease` needs algorithm: sliding-window or time-slice",
     ),
     (
         "rules:\n  - { name: a, limit: 1, window: 1s, algorithm: time-slice, slices: 5, lease: { permits: 10, ttl: 100ms } }",
-        "2:79: lease.ttl must be one slice, which is 200ms, not 100ms",
+        "2:79: lease.ttl must be the length of a slice, 200ms, not 100ms",
     ),
     (
         "rules:\n  - { name: a, limit: 1, window: 1s, warm-up: 20% }",
@@ -303,7 +303,7 @@ const BROKEN: &[(&str, &str)] = &[
     ),
     (
         "rules:\n  - { name: a, limit: 1, window: 1m, warm-up: { from: 20%, over: 30s, idle: 10s } }",
-        "2:47: warm-up.idle must be at least as long as what is admitted counts, which is 1m, not 10s",
+        "2:47: warm-up.idle must be at least 1m, for which an admission counts, not 10s",
     ),
     (
         "rules:\n  - { name: a, limit: 1, window: 1s, warm-up: { from: 20%, over: 30s, shape: curve } }",
@@ -311,23 +311,23 @@ const BROKEN: &[(&str, &str)] = &[
     ),
     (
         "rules:\n  - { name: a, limit: 1, window: 1s, algorithm: token-bucket, warm-up: { from: 20%, over: 30s } }",
-        "2:72: `warm-up` does not go with algorithm: token-bucket, whose burst is what may come at once",
+        "2:72: `warm-up` cannot be combined with algorithm: token-bucket: use `burst` instead",
     ),
     (
         "rules:\n  - { name: a, limit: 1, window: 1s, warm-up: { from: 20%, over: 30s }, lease: { permits: 10, ttl: 100ms } }",
-        "2:80: `lease` takes permits in advance, when nothing is admitted yet: not with warm-up",
+        "2:80: `lease` cannot be combined with `warm-up`",
     ),
     (
         "rules:\n  - { name: a, limit: 1, window: 1s, algorithm: concurrency, count: attempts }",
-        "2:69: `count: attempts` does not go with algorithm: concurrency",
+        "2:69: `count: attempts` cannot be combined with algorithm: concurrency",
     ),
     (
         "rules:\n  - { name: a, limit: 1, window: 1s, algorithm: concurrency, encoding: packed }",
-        "2:72: `encoding: packed` belongs to algorithm: sliding-window",
+        "2:72: `encoding: packed` needs algorithm: sliding-window",
     ),
     (
         "rules:\n  - { name: a, limit: 1, window: 1s, algorithm: concurrency, lease: { permits: 10, ttl: 100ms } }",
-        "2:69: `lease` belongs to algorithm: sliding-window or time-slice",
+        "2:69: `lease` needs algorithm: sliding-window or time-slice",
     ),
     (
         "rules:
@@ -337,7 +337,7 @@ const BROKEN: &[(&str, &str)] = &[
     (
         "rules:
   - { name: a, limit: 5, window: 1s, timeout: 1s }",
-        "2:38: unknown field `timeout` in a rule: it may have `name`, `match`, `key`, `only`, `group`, `replaces`, `unlimited`, `blocked`, `tag`, `limit`, `window`, `algorithm`, `burst`, `slices`, `count`, `code`, `mode`, `shadow-of`, `encoding`, `on-error`, `lease`, `warm-up`, `adaptive`, `overrides`",
+        "2:38: unknown field `timeout` in a rule: the fields are `name`, `match`, `key`, `only`, `group`, `replaces`, `unlimited`, `blocked`, `tag`, `limit`, `window`, `algorithm`, `burst`, `slices`, `count`, `code`, `mode`, `shadow-of`, `encoding`, `on-error`, `lease`, `warm-up`, `adaptive`, `overrides`",
     ),
     (
         "rules:
@@ -370,14 +370,14 @@ const BROKEN: &[(&str, &str)] = &[
     (
         "rules:
   - { name: ad-hoc, limit: 5, window: 1s }",
-        "2:13: the rule name `ad-hoc` is taken by requests that name their own limit",
+        "2:13: the rule name `ad-hoc` is reserved for ad-hoc limits",
     ),
     (
         "rules:
   - { name: a, limit: 5, window: 1s }
   - { name: b, limit: 5, window: 1s }
   - { name: a, limit: 5, window: 1s }",
-        "4:13: another rule is named `a` already",
+        "4:13: another rule is already named `a`",
     ),
     (
         "rules:
@@ -398,7 +398,7 @@ const BROKEN: &[(&str, &str)] = &[
         "rules:
   - { name: a, limit: 5, window: 1s, key: [ip], overrides: [{ key: { user: x }, limit: 3 }] }",
         "2:68: the key of an override needs `ip`
-2:70: unknown field `user` in the key of an override: it may have `ip`",
+2:70: unknown field `user` in the key of an override: the fields are `ip`",
     ),
     (
         "rules:
@@ -408,12 +408,12 @@ const BROKEN: &[(&str, &str)] = &[
     (
         "rules:
   - { name: a, limit: 5, window: 1s, key: [ip], overrides: [{ key: { ip: x }, burst: 3 }] }",
-        "2:61: `burst` belongs to algorithm: token-bucket",
+        "2:61: `burst` needs algorithm: token-bucket",
     ),
     (
         "rules:
   - { name: a, limit: 5, window: 1s, key: [ip], overrides: [{ key: { ip: x }, limit: 3 }, { key: { ip: x }, limit: 4 }] }",
-        "2:91: another override names the same key",
+        "2:91: another override has the same key",
     ),
     (
         "ad-hoc: { limit: { min: 10, default: 5 } }
@@ -468,7 +468,7 @@ limit: 5",
 5:11: mode must be one of enforce, shadow, off, not "on"
 6:5: rule `second` needs `limit`
 7:5: unknown field `limt` in a rule: did you mean `limit`?
-9:11: another rule is named `first` already
+9:11: another rule is already named `first`
 12:10: key must be a list, not "ip""#,
     ),
     (
@@ -479,13 +479,13 @@ d: &d [*c,*c,*c,*c,*c,*c,*c,*c,*c]
 e: &e [*d,*d,*d,*d,*d,*d,*d,*d,*d]
 f: &f [*e,*e,*e,*e,*e,*e,*e,*e,*e]
 rules: [*f,*f,*f,*f,*f,*f]",
-        "6:14: the file is too large, too deep, or repeats itself too often",
+        "6:14: the file is too large, too deeply nested, or has too many aliases",
     ),
     (
         "rules: []
 ---
 rules: []",
-        "3:1: a file has one document: remove the `---`",
+        "3:1: a file must have one YAML document: remove the `---`",
     ),
     (
         "rules:
@@ -499,27 +499,27 @@ rules: []",
     ),
     (
         "rules: [{ name: a, limit: 5, window: 1s, overrides: [{ key: { ip: x }, limit: 3 }] }]",
-        "1:63: unknown field `ip` in the key of an override: it may have none",
+        "1:63: unknown field `ip` in the key of an override: no fields are allowed",
     ),
     (
         "rules:
   - { name: a, unlimited: true, limit: 5, window: 1s, overrides: [], code: 5 }",
-        "2:40: `limit` does not go with `unlimited: true`
-2:51: `window` does not go with `unlimited: true`
-2:66: `overrides` does not go with `unlimited: true`
-2:76: `code` does not go with `unlimited: true`",
+        "2:40: `limit` cannot be combined with `unlimited: true`
+2:51: `window` cannot be combined with `unlimited: true`
+2:66: `overrides` cannot be combined with `unlimited: true`
+2:76: `code` cannot be combined with `unlimited: true`",
     ),
     (
         "rules:
   - { name: a, blocked: true, lease: 5, mode: shadow, code: 5 }",
-        "2:38: `lease` does not go with `blocked: true`
+        "2:38: `lease` cannot be combined with `blocked: true`
 2:38: lease must be a mapping, not 5
-2:47: a blocked rule counts nothing that a shadow could show: mode must be enforce or off",
+2:47: a blocked rule cannot be a shadow: mode must be enforce or off",
     ),
     (
         r#"rules: [{ name: a, limit: 5, window: 1s, match: { "\n": [] } }]"#,
         r"1:51: an attribute name must be 1 to 64 letters, digits or any of `_-.`
-1:57: match `\n` is an empty list, which nothing matches",
+1:57: match `\n` is an empty list, which matches nothing",
     ),
     (
         "rules: [{ name: a, unlimited: true, blocked: true }]",
@@ -540,13 +540,13 @@ rules: []",
     ),
     (
         "rules: [{ name: a, limit: 5, window: 1s, replaces: [a, b, 5] }]",
-        "1:53: rule `a` cannot replace itself\n1:56: replaces names `b`, which is no rule\n1:59: a rule name must be text, not 5: write \"5\" in quotes",
+        "1:53: rule `a` cannot replace itself\n1:56: replaces names `b`, which is not a rule\n1:59: a rule name must be text, not 5: write \"5\" in quotes",
     ),
     (
         "rules:
   - { name: a, limit: 5, window: 1s, replaces: [b, c, 5] }
   - { name: b, limit: 0, window: 1s }",
-        r#"2:52: replaces names `c`, which is no rule
+        r#"2:52: replaces names `c`, which is not a rule
 2:55: a rule name must be text, not 5: write "5" in quotes
 3:23: limit must be between 1 and 1000000000000, not 0"#,
     ),
@@ -558,10 +558,10 @@ rules: []",
   - { name: e, unlimited: true, shadow-of: a }
   - { name: f, limit: 5, window: 1s, shadow-of: [a] }
   - { name: g, limit: 5, window: 1s, shadow-of: a, mode: maybe }",
-        r#"2:49: shadow-of names `b`, which is no rule
-3:49: `shadow-of` is for rules that only watch: mode must be shadow or off
+        r#"2:49: shadow-of names `b`, which is not a rule
+3:49: `shadow-of` needs mode: shadow or mode: off
 4:49: rule `d` cannot be a shadow of itself
-5:44: `shadow-of` does not go with `unlimited: true`
+5:44: `shadow-of` cannot be combined with `unlimited: true`
 6:49: shadow-of must be text, not a list
 7:58: mode must be one of enforce, shadow, off, not "maybe""#,
     ),
@@ -575,7 +575,7 @@ rules: []",
     ),
     (
         "rules:\n  - { name: a, limit: 1, window: 1s, adaptive: { cpu: off, memory: off, latency: off } }",
-        "2:48: adaptive needs something to follow: cpu, memory or latency",
+        "2:48: adaptive needs at least one of cpu, memory and latency",
     ),
     (
         "rules:\n  - { name: a, limit: 1, window: 1s, adaptive: { cpu: { low: 90% } } }",
@@ -589,7 +589,7 @@ rules: []",
     ),
     (
         "rules:\n  - { name: a, limit: 1, window: 1s, adaptive: { memory: { below: 90% } } }",
-        "2:58: adaptive.memory: below must be between 100% and 1000%, and above between 1% and 100%: there is room below, and none above",
+        "2:58: adaptive.memory: below must be between 100% and 1000%, and above between 1% and 100%",
     ),
     (
         "rules:\n  - { name: a, limit: 1, window: 1s, adaptive: { latency: { low: 10% } } }",
@@ -601,7 +601,7 @@ rules: []",
     ),
     (
         "rules:\n  - { name: a, limit: 1, window: 1s, adaptive: { latency: { tolerance: 200%, low: 1ms } } }",
-        "2:78: unknown field `low` in adaptive.latency with `tolerance`: it may have `tolerance`",
+        "2:78: unknown field `low` in adaptive.latency with `tolerance`: the fields are `tolerance`",
     ),
     (
         "rules:\n  - { name: a, limit: 1, window: 1s, adaptive: { min: 0%, max: 90% } }",
@@ -625,7 +625,7 @@ rules: []",
     ),
     (
         "rules:\n  - { name: a, limit: 10, window: 1s, adaptive: {}, lease: { permits: 10, ttl: 100ms } }",
-        "2:60: `lease` takes permits in advance, under a limit that `adaptive` may change: not with adaptive",
+        "2:60: `lease` cannot be combined with `adaptive`",
     ),
     (
         "rules:\n  - { name: a, limit: 1000, window: 1d, algorithm: token-bucket, burst: 100000, adaptive: {} }",
@@ -633,7 +633,7 @@ rules: []",
     ),
     (
         "rules:\n  - { name: a, unlimited: true, adaptive: {} }",
-        "2:43: `adaptive` does not go with `unlimited: true`",
+        "2:43: `adaptive` cannot be combined with `unlimited: true`",
     ),
 ];
 
@@ -650,7 +650,7 @@ fn every_mistake_has_its_exact_message() {
 #[test]
 fn five_megabyte_file_is_rejected() {
     let error = Rules::from_yaml(&"#".repeat(5 << 20)).unwrap_err();
-    assert_eq!(error.to_string(), "1:1: the file has 5242880 bytes; at most 4194304 are read");
+    assert_eq!(error.to_string(), "1:1: the file has 5242880 bytes; the maximum is 4194304");
 }
 
 #[test]

@@ -125,7 +125,7 @@ fn contradictory_rules_are_rejected() {
     let message = |error: slidegate::Error| error.to_string();
     assert_eq!(message(rule("a").replaces(["a"]).unwrap_err()), "rule `a` cannot replace itself");
     let lost = Rules::new([rule("a").replaces(["b"]).unwrap()]).unwrap_err();
-    assert_eq!(message(lost), "replaces names `b`, which is no rule");
+    assert_eq!(message(lost), "replaces names `b`, which is not a rule");
     assert!(rule("a").group("").is_err());
     assert!(Rule::unlimited("ad-hoc").is_err() && Rule::blocked("").is_err());
     let both = Rules::new([rule("a")]).unwrap().and([rule("b").replaces(["a"]).unwrap()]).unwrap();

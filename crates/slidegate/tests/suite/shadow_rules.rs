@@ -129,5 +129,5 @@ async fn shadow_may_be_the_only_matching_rule() {
         "the store was not called"
     );
     let lost = Rule::new("a", quota(1, false)).unwrap().shadow_of("b").unwrap();
-    assert_eq!(Rules::new([lost]).unwrap_err().to_string(), "shadow-of names `b`, which is no rule");
+    assert_eq!(Rules::new([lost]).unwrap_err().to_string(), "shadow-of names `b`, which is not a rule");
 }

@@ -10,7 +10,7 @@ use slidegate::{
     store::{Check, Checks, Correction, Entry, Settlement},
 };
 
-const MESSAGE: &str = "reservation is not one that was given out: send it back as it was received";
+const MESSAGE: &str = "invalid reservation: send it exactly as it was received";
 
 fn limiter() -> Limiter {
     let per_key = Quota::per_minute(10).unwrap();

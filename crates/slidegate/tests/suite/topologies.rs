@@ -512,7 +512,7 @@ async fn sentinels_recover_from_a_dead_primary() {
     store.ping().await.unwrap();
     let unknown = RedisOptions::sentinel("nobody", sentinels.sentinels());
     let error = RedisStore::with_options(&unknown).unwrap().ping().await.unwrap_err();
-    assert!(error.to_string().contains("knows no `nobody`: correct master"), "{error}");
+    assert!(error.to_string().contains("does not know `nobody`: correct sentinel.master"), "{error}");
 }
 
 /// A server that is gone affects only its own keys.

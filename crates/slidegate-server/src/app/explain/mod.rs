@@ -77,11 +77,11 @@ pub(crate) async fn explain(
                 explain_mismatch(reason, &mut body);
             }
             RuleMatch::Preceded { group, by } => {
-                body.why = Some(format!("of group `{group}`, `{by}` comes first"));
+                body.why = Some(format!("another rule of group `{group}` applies first: `{by}`"));
                 body.reason = Some(ReasonBody::Group { group: group.to_owned(), rule: by.to_owned() });
             }
             RuleMatch::Replaced { by } => {
-                body.why = Some(format!("`{by}` replaces it"));
+                body.why = Some(format!("rule `{by}` replaces this rule"));
                 body.reason = Some(ReasonBody::Replaced { rule: by.to_owned() });
             }
         }

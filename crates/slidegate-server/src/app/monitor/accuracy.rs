@@ -97,12 +97,8 @@ async fn check_round(app: &AppState, config: &AccuracyConfig, clock: &SystemCloc
         }
         wrong += 1;
         let messages: Vec<String> = discrepancies.iter().map(Discrepancy::to_string).collect();
-        let suffix = if repaired { "; put right" } else { "" };
-        warn(&format!(
-            "the count of {} is not right: {}{suffix}",
-            app.display_key(&key),
-            messages.join("; ")
-        ));
+        let suffix = if repaired { "; repaired" } else { "" };
+        warn(&format!("the count of {} is wrong: {}{suffix}", app.display_key(&key), messages.join("; ")));
         let mut findings = app.monitor.accuracy.findings.lock();
         findings.repaired += u64::from(repaired);
         for discrepancy in &discrepancies {

@@ -102,7 +102,7 @@ pub(super) async fn watch(app: &AppState, config: &MemoryConfig) {
             Ok(short) => {
                 last_error = None;
                 if short && !was_short {
-                    warn("Redis's memory gets short: what no longer counts is cleaned up");
+                    warn("Redis is short of memory: starting garbage collection");
                 }
                 was_short = short;
                 if !short {
@@ -118,7 +118,7 @@ pub(super) async fn watch(app: &AppState, config: &MemoryConfig) {
             Err(error) => {
                 let text = error.to_string();
                 if last_error.as_ref() != Some(&text) {
-                    warn(&format!("Redis's memory cannot be looked at: {text}"));
+                    warn(&format!("cannot read the memory usage of Redis: {text}"));
                     last_error = Some(text);
                 }
             }
@@ -170,7 +170,9 @@ async fn clean_up(app: &AppState, store: &RedisStore, config: &MemoryConfig) -> 
         tokio::time::sleep(STEP_PAUSE).await;
     }
     if dropped + trimmed > 0 {
-        warn(&format!("cleaned up: {dropped} keys dropped, {trimmed} entries trimmed, {freed} bytes freed"));
+        warn(&format!(
+            "garbage collection: removed {dropped} keys and {trimmed} entries, freed {freed} bytes"
+        ));
     }
     Ok(freed > 0)
 }

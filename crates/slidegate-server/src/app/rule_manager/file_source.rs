@@ -56,7 +56,7 @@ impl FileSource {
             let own = match &self.config {
                 Some(_) if !config.rules.is_known() => {
                     return Err(
-                        "`rules: redis` and --envoy-config do not go together: import the files".to_owned()
+                        "`rules: redis` and --envoy-config cannot be combined: convert the files with `slidegate import envoy`".to_owned()
                     );
                 }
                 Some(_) => config.rules,
@@ -118,15 +118,12 @@ impl FileSource {
             };
             let (files, watch) = (self.clone(), Arc::clone(&watch));
             let read = spawn_blocking(move || files.read_if_changed(&mut watch.lock(), requested)).await;
-            let Some(read) = read.unwrap_or_else(|_| Some(Err("reading it failed".to_owned()))) else {
+            let Some(read) = read.unwrap_or_else(|_| Some(Err("reading the file failed".to_owned()))) else {
                 continue;
             };
             match read {
                 Ok((config, _)) if !config.rules.is_known() => {
-                    app.reject_rules(
-                        &self.name(),
-                        "`rules: redis` is followed from the next start on".to_owned(),
-                    );
+                    app.reject_rules(&self.name(), "`rules: redis` takes effect after a restart".to_owned());
                 }
                 Ok((config, true)) => {
                     let now = super::hash(&config.rules);

@@ -57,7 +57,7 @@ pub(crate) async fn follow(store: RedisStore, mut sighup: Sighup, app: Arc<AppSt
                 }
             }
             Ok(None) if known == 0 && !warned => {
-                warn("there are no rules in Redis yet: until `PUT /v1/rules`, nothing is decided");
+                warn("Redis has no rules yet: requests fail until `PUT /v1/rules` sets them");
                 warned = true;
             }
             Ok(None) => {}
@@ -82,8 +82,8 @@ async fn warn_of_foreign_entry(store: &RedisStore, known: &mut Option<String>) -
     let Ok(found) = store.impossible_entry(SHARED_NAME).await else { return false };
     if let Some(id) = found.as_ref().filter(|_| found != *known) {
         warn(&format!(
-            "the newest rules in Redis have the id {id}, which no clock makes: another program wrote them, and they are \
-             skipped; the next `PUT /v1/rules` starts the stream anew"
+            "the newest rules in Redis have the id {id}, which no clock produces: another program wrote them, so they \
+             are skipped; the next `PUT /v1/rules` starts a new stream"
         ));
     }
     *known = found;
@@ -105,13 +105,13 @@ async fn restore_if_lost(
     match &found {
         Some(SharedText { version, text }) => {
             if let Ok(rules) = Config::parse_rules(text, &app.settings.redis) {
-                warn("Redis has lost the rules in force, and has others");
+                warn("Redis has lost the rules in force and has other rules");
                 app.rules.revert(*version);
                 app.change_rules(rules, SOURCE, Some(*version));
             }
         }
         None => {
-            warn("Redis has lost the rules: they are put back");
+            warn("Redis has lost the rules: restoring them");
             publish(store, &current.rules).await?;
         }
     }

@@ -86,7 +86,7 @@ async fn callers(target: &Arc<Target>, plan: &Plan, first: Caller) -> Result<Vec
             Ok(caller) => callers.push(caller),
             Err(error) => {
                 return Err(format!(
-                    "only {} of {} callers have a connection: {error}",
+                    "only {} of {} callers could connect: {error}",
                     callers.len(),
                     plan.callers
                 ));

@@ -22,7 +22,7 @@ const MAX_TIME: Micros = Micros::from_secs(24 * 3600);
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Without --rate the load is a closed loop: each caller sends its next request when the last one is answered.
-It finds the highest throughput. A server that stalls receives fewer requests meanwhile, so stalls hardly show.
+It finds the highest throughput. A stalled server receives fewer requests, so stalls hardly show.
 With --rate the load is an open loop: requests are sent on a schedule, also while answers are outstanding.
 Latency counts from the scheduled time, so a stall delays every request that was due during the stall.
 
@@ -30,9 +30,9 @@ Every request is counted: under its resource, bench-0, bench-1, and so on, until
 
 Examples:
   slidegate bench                                          as fast as 64 callers can, over a thousand keys
-  slidegate bench --rate 5000 --distribution zipf          as users would: five thousand a second, some keys hot
+  slidegate bench --rate 5000 --distribution zipf          an open loop of five thousand requests per second, some keys hot
   slidegate bench --store memory --callers 2 --keys 1      no network: the library in this process
-  slidegate bench --store redis://127.0.0.1:6379 --json    what Redis can do, for a script")]
+  slidegate bench --store redis://127.0.0.1:6379 --json    the throughput of Redis, for a script")]
 pub(crate) struct BenchArgs {
     /// The server to send requests to [env: SLIDEGATE_URL] [default: http://127.0.0.1:8080]
     #[arg(long, conflicts_with_all = ["store", "config"])]
@@ -40,19 +40,19 @@ pub(crate) struct BenchArgs {
     /// Use no server: decide in this process, and count in `memory` or in Redis, such as redis://127.0.0.1:6379
     #[arg(long)]
     store: Option<StoreKind>,
-    /// Decide in this process by this file: its store, how to reach it, and the bounds of limits
+    /// Decide in this process with the store and the ad-hoc bounds of this configuration file
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// Prefix of the resource names: NAME-0, NAME-1, and so on; a new name starts with unused limits
     #[arg(long, value_name = "NAME", default_value = "bench")]
     resource: String,
-    /// The limit of each resource
+    /// Limit of each resource
     #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u64).range(1..=MAX_LIMIT))]
     limit: u64,
-    /// The window of each resource
+    /// Window of each resource
     #[arg(long, default_value = "60s")]
     window: Micros,
-    /// Permits of each request; 0 only peeks
+    /// Permits of each request; 0 is a peek
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(0..=MAX_LIMIT))]
     permits: u64,
     /// Number of different resources [default: 1000]
@@ -95,9 +95,9 @@ pub(crate) struct BenchArgs {
 enum Spread {
     /// One key
     One,
-    /// All alike
+    /// All keys alike
     Uniform,
-    /// A few hot ones and a long tail, as users are
+    /// A few hot keys and a long tail, typical for users
     Zipf,
 }
 
@@ -166,7 +166,7 @@ impl BenchArgs {
 
     fn keys(&self) -> Result<Keys, String> {
         if self.skew.is_some() && self.distribution != Spread::Zipf {
-            return Err("--skew goes with --distribution zipf".to_owned());
+            return Err("--skew needs --distribution zipf".to_owned());
         }
         let keys = self.keys.unwrap_or(DEFAULT_KEYS);
         match self.distribution {

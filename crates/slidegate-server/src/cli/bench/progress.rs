@@ -28,7 +28,7 @@ pub(super) async fn watch(shared: Arc<SharedState>) {
         bar.0.set_position((shared.schedule.progress(now, sent) * STEPS as f64) as u64);
         bar.0.set_message(match now < shared.schedule.measured_from() {
             true => "warming up".to_owned(),
-            false => format!("{} asked, {} a second", HumanCount(sent), HumanCount(rate as u64)),
+            false => format!("{} sent, {} per second", HumanCount(sent), HumanCount(rate as u64)),
         });
         (then, before) = (now, sent);
     }

@@ -146,6 +146,6 @@ fn read(status: StatusCode, bytes: &[u8]) -> Result<Outcome, String> {
     }
     Err(match serde_json::from_slice::<ErrorBody>(bytes) {
         Ok(body) => format!("{}: {}", status.as_u16(), body.error.message),
-        Err(_) => format!("{}: not an answer of Slidegate", status.as_u16()),
+        Err(_) => format!("{}: not a response of Slidegate", status.as_u16()),
     })
 }

@@ -151,7 +151,7 @@ impl fmt::Display for Summary {
         writeln!(f, "target    {}", self.target)?;
         writeln!(
             f,
-            "asked     {} in {:.2} s: {decisions} decisions a second",
+            "sent      {} in {:.2} s: {decisions} decisions per second",
             HumanCount(self.asked),
             self.seconds
         )?;
@@ -188,17 +188,17 @@ impl fmt::Display for Slower {
 impl fmt::Display for OpenLoop {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (intended, achieved) = (HumanCount(self.intended_per_second), self.achieved_per_second);
-        writeln!(f, "rate      {intended} a second intended, {achieved:.1} achieved")?;
+        writeln!(f, "rate      {intended} per second intended, {achieved:.1} achieved")?;
         let (late, unsent) = (HumanCount(self.late), HumanCount(self.unsent));
         writeln!(
             f,
-            "waited    {late} requests were sent more than 1 ms late, all callers being busy; {unsent} never were"
+            "waited    {late} requests were sent more than 1 ms late, because all callers were busy; {unsent} were not sent"
         )?;
         let Some(Latency { p99, max, .. }) = &self.woke_late_us else {
-            return write!(f, "generator had no idle caller: try more --callers, or a lower --rate");
+            return write!(f, "generator had no idle caller: use more --callers, or a lower --rate");
         };
         let verdict = match self.generator_fell_behind {
-            true => "fell behind, the latencies are in part its own",
+            true => "fell behind, so part of the latencies is its own",
             false => "kept up",
         };
         write!(f, "generator {verdict}: idle callers woke late by p99 {}, max {}", time(*p99), time(*max))

@@ -153,7 +153,7 @@ impl Worker<'_> {
             answer = self.caller.acquire(key) => answer,
             // The sender outlives the callers.
             _ = self.signal.wait_for(|signal| *signal == Signal::GiveUp) => {
-                Err("no answer yet when it was stopped".to_owned())
+                Err("no answer before the end of the run".to_owned())
             }
         };
         if measured {

@@ -20,11 +20,11 @@ use crate::store::AnyStore;
 #[command(after_help = "Examples:\n  \
     slidegate explain api=/login ip=1.2.3.4 user=alice\n  \
     slidegate explain --config rules.yaml api=/login ip=1.2.3.4\n\n\
-    Nothing is charged. A server with tokens is shown the one in SLIDEGATE_TOKEN.")]
+    Nothing is charged. If the server requires a token, set it in SLIDEGATE_TOKEN.")]
 pub(crate) struct ExplainArgs {
     #[command(flatten)]
     request: RequestArgs,
-    /// Explain by the rules of this file, with nothing counted yet, instead of asking a server
+    /// Use the rules of this file with empty counts, instead of calling a server
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// Print the explanation as JSON
@@ -58,7 +58,7 @@ fn by_server(request: &RequestArgs) -> Result<ExplanationBody, String> {
 fn by_file(file: &std::path::Path, request: &RequestArgs) -> Result<ExplanationBody, String> {
     let rules = load(file)?.rules;
     if !rules.is_known() {
-        return Err(format!("the rules of {} are in Redis: ask a server, by --url", file.display()));
+        return Err(format!("the rules of {} are in Redis: use --url to call a server", file.display()));
     }
     let limiter = Limiter::new(AnyStore::Memory(MemoryStore::new()), rules);
     let runtime = tokio::runtime::Builder::new_current_thread().build();

@@ -23,7 +23,7 @@ pub(super) fn text(explained: &ExplanationBody) -> String {
         text += "\n\ndo not apply:";
     }
     for rule in others {
-        let why = rule.why.as_deref().unwrap_or("it does not say why");
+        let why = rule.why.as_deref().unwrap_or("no reason given");
         let _ = write!(text, "\n  {}: {}", one_line(&rule.rule), one_line(why));
     }
     if explained.left_out > 0 {
@@ -47,10 +47,10 @@ fn headline(explained: &ExplanationBody) -> String {
         }
         true => "would be allowed".to_owned(),
         false if *never => {
-            format!("would be denied by {rule} (code {code}), always: it never has {permits} permits at once")
+            format!("would be denied by {rule} (code {code}), always: its limit is below {permits} permits")
         }
         false if explained.source == "blocked" => {
-            format!("would be denied by {rule} (code {code}), always: it lets nothing pass")
+            format!("would be denied by {rule} (code {code}), always: the rule blocks every request")
         }
         false => {
             let retry = bounded(*retry_after_ms, *retry_after_exact);
@@ -71,9 +71,9 @@ fn verdict_line(rule: &RuleBody) -> String {
         VerdictBody::Denies => "denies",
         VerdictBody::WouldDeny => "would deny",
         VerdictBody::NotEvaluated => "was not evaluated, because another rule denies",
-        VerdictBody::Unlimited => "lets pass, and counts nothing",
-        VerdictBody::Blocks => "lets nothing pass",
-        VerdictBody::WouldBlock => "would let nothing pass",
+        VerdictBody::Unlimited => "allows without counting (unlimited)",
+        VerdictBody::Blocks => "blocks every request",
+        VerdictBody::WouldBlock => "would block every request",
         VerdictBody::DoesNotApply => "does not apply",
     };
     let shadow = if rule.mode == "shadow" { " (shadow)" } else { "" };
@@ -83,27 +83,26 @@ fn verdict_line(rule: &RuleBody) -> String {
 fn write_count(text: &mut String, counted: &CountedBody, permits: u64) {
     let CountedBody { limit, limit_now, usage, algorithm, window_ms, .. } = counted;
     let UsageBody { used, retry_after_ms, retry_after_exact, reset_after_ms, .. } = usage;
-    let own = if counted.overridden { ", a limit of its own" } else { "" };
-    let attempts = if counted.count == "attempts" { ", denied ones too" } else { "" };
+    let own = if counted.overridden { ", limit of an override" } else { "" };
+    let attempts = if counted.count == "attempts" { ", counting denied attempts too" } else { "" };
     let _ = write!(
         text,
-        "\n  {used} of {limit_now} used in {}, {permits} asked for ({}{attempts}{own})",
+        "\n  {used} of {limit_now} used in {}, {permits} requested ({}{attempts}{own})",
         wait(*window_ms),
         one_line(algorithm)
     );
     let _ = write!(text, "\n  key {}", one_line(&counted.key));
     if let Some(factor) = counted.factor {
-        let _ =
-            write!(text, "\n  follows the load: {limit_now} now, {}% of its limit", (factor * 100.0).round());
+        let _ = write!(text, "\n  adaptive: {limit_now} now, {}% of the limit", (factor * 100.0).round());
     }
     if let Some(warm_up) = &counted.warm_up {
         let over = wait(warm_up.over_ms);
-        let _ = write!(text, "\n  climbs from {}% to {limit} over {over}: {limit_now} now", warm_up.from);
+        let _ = write!(text, "\n  warm-up from {}% to {limit} over {over}: {limit_now} now", warm_up.from);
     }
     for entry in &counted.entries {
         let permits = if entry.permits == 1 { "permit" } else { "permits" };
         let (age, leaves) = (wait(entry.age_ms), wait(entry.leaves_after_ms));
-        let _ = write!(text, "\n    {} {permits}, {age} ago, leaves in {leaves}", entry.permits);
+        let _ = write!(text, "\n    {} {permits}, {age} ago, expires in {leaves}", entry.permits);
     }
     if counted.more_entries > 0 {
         let _ = write!(text, "\n    and {} more", counted.more_entries);

@@ -22,7 +22,7 @@ pub(super) fn from_headers(headers: &HeaderMap, max: Duration) -> Result<Duratio
 }
 
 pub(super) fn exceeded() -> Status {
-    Status::deadline_exceeded("there was no answer in time")
+    Status::deadline_exceeded("no decision within the deadline")
 }
 
 fn parse(text: &[u8]) -> Option<Duration> {

@@ -69,11 +69,11 @@ impl Descriptors {
         let RateLimitRequest { domain, descriptors, hits_addend } = request;
         let domain = lossy(domain);
         if domain.is_empty() {
-            return Err(Status::invalid_argument("domain is empty"));
+            return Err(Status::invalid_argument("domain must not be empty"));
         }
         if descriptors.is_empty() || descriptors.len() > MAX_DESCRIPTORS {
             let n = descriptors.len();
-            let message = format!("a request needs 1 to {MAX_DESCRIPTORS} descriptors, and has {n}");
+            let message = format!("a request must have 1 to {MAX_DESCRIPTORS} descriptors, not {n}");
             return Err(Status::invalid_argument(message));
         }
         let permits = u64::from(hits_addend).max(1);
@@ -95,10 +95,10 @@ impl Descriptor {
     fn check(descriptor: RateLimitDescriptor, domain: &str, permits: u64) -> Result<Self, String> {
         let RateLimitDescriptor { entries, limit, hits_addend, is_negative_hits } = descriptor;
         if is_negative_hits {
-            return Err(".is_negative_hits is not supported: nothing is given back this way".to_owned());
+            return Err(".is_negative_hits is not supported: refund with `settle` over HTTP".to_owned());
         }
         if entries.len() > MAX_ENTRIES {
-            return Err(format!(" has {} entries; {MAX_ENTRIES} are accepted", entries.len()));
+            return Err(format!(" has {} entries; at most {MAX_ENTRIES} are accepted", entries.len()));
         }
         let mut entries: Vec<Entry> = entries.into_iter().map(Entry::from).collect();
         let limit_override = limit.map(|limit| LimitOverride::check(limit, domain, &entries)).transpose()?;

@@ -49,7 +49,7 @@ impl<'s> WaitingCall<'s> {
             return Ok(());
         }
         Err(Status::resource_exhausted(
-            "the unfinished requests of all clients hold more than listen.limits.unfinished-bytes: try again later",
+            "the unfinished requests of all clients use more than listen.limits.unfinished-bytes: try again later",
         ))
     }
 }
@@ -87,7 +87,7 @@ where
         // Most messages arrive in one piece.
         received = if received.is_empty() { data } else { join(received, data) };
         if message_length(&received)?.is_some_and(|length| received.len() > PREFIX_BYTES + length) {
-            return Err(Status::invalid_argument("this call takes one message, not several"));
+            return Err(Status::invalid_argument("this call accepts one message, not several"));
         }
     }
     match message_length(&received)? {
@@ -103,12 +103,12 @@ where
 fn message_length(received: &[u8]) -> Result<Option<usize>, Status> {
     let Some((&[compressed, a, b, c, d], _)) = received.split_first_chunk() else { return Ok(None) };
     if compressed != 0 {
-        return Err(Status::unimplemented("messages are accepted uncompressed only"));
+        return Err(Status::unimplemented("compressed messages are not supported"));
     }
     let length = u32::from_be_bytes([a, b, c, d]) as usize;
     if length > MAX_MESSAGE {
         return Err(Status::resource_exhausted(format!(
-            "a message may have {MAX_MESSAGE} bytes, not {length}"
+            "a message may have at most {MAX_MESSAGE} bytes, not {length}"
         )));
     }
     Ok(Some(length))

@@ -50,7 +50,7 @@ impl Health {
     pub(super) async fn check(&self, request: HealthCheckRequest) -> Result<HealthCheckResponse, Status> {
         let service = request.service;
         if !is_known(&service) {
-            return Err(Status::not_found(format!("there is no service {service}; there is {SERVICE}")));
+            return Err(Status::not_found(format!("unknown service {service}: the service is {SERVICE}")));
         }
         Ok(response(status_of(&self.app).await))
     }

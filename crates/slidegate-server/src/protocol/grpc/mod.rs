@@ -100,7 +100,9 @@ impl ConnectionHandler {
             return answer;
         }
         if !self.is_authorized(&request) {
-            return error_response(Status::unauthenticated("this needs a token: authorization: Bearer …"));
+            return error_response(Status::unauthenticated(
+                "a token is required: send authorization: Bearer …",
+            ));
         }
         let timeout = match deadline::from_headers(request.headers(), self.app.settings.limits.request) {
             Ok(timeout) => timeout,
@@ -233,7 +235,9 @@ impl listener::ConnectionHandler for ConnectionHandler {
             let (handler, state) = (Arc::clone(&self), Arc::clone(&state));
             Box::pin(async move {
                 if !state.begin() {
-                    return Ok(error_response(Status::unavailable("this connection makes room for another")));
+                    return Ok(error_response(Status::unavailable(
+                        "this connection is closed to make room for another",
+                    )));
                 }
                 let _guard = RequestGuard { state: &state, app: &handler.app };
                 Ok(handler.answer(request, &state).await)

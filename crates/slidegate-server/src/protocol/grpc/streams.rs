@@ -39,7 +39,7 @@ impl Streams {
         let max = self.app.settings.limits.grpc_streams_per_connection;
         if !state.open_stream(max) {
             return Err(Status::resource_exhausted(format!(
-                "{max} streams are open on this connection, as many as there may be: end one, or raise \
+                "{max} streams are open on this connection, which is the limit: close one, or raise \
                  listen.limits.grpc-streams-per-connection"
             )));
         }
@@ -47,7 +47,7 @@ impl Streams {
             state.close_stream();
             let max = self.app.settings.limits.grpc_streams;
             return Err(Status::resource_exhausted(format!(
-                "{max} streams are open, as many as there may be: try again later, or raise listen.limits.grpc-streams"
+                "{max} streams are open, which is the limit: try again later, or raise listen.limits.grpc-streams"
             )));
         };
         // The call that opens the stream is in flight, so the connection cannot have been evicted.

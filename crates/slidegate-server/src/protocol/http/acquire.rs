@@ -33,16 +33,21 @@ pub(super) const AD_HOC_EXAMPLE: &str = r#"{"resource":"user123","limit":10,"win
 const AD_HOC_ALLOWED_EXAMPLE: &str = r#"{"allowed":true,"code":0,"denied_by":null,"retry_after_ms":0,"limits":[{"rule":"ad-hoc","key":"ad-hoc:resource=user123:window=1s","limit":10,"used":3,"remaining":7,"retry_after_ms":0,"reset_after_ms":1000}],"reservation":"1794774215407676.0.3.33.ad-hoc:resource=user123:window=1s.5f0c7ab4d1e6938207cd45be91f3a86e","source":"store"}"#;
 
 pub(super) fn acquire_operation() -> Operation {
-    decision_operation("acquire", "Ask for permits")
+    decision_operation("acquire", "Request permits")
 }
 
 pub(super) fn peek_operation() -> Operation {
-    decision_operation("peek", "What acquire would answer; charges nothing")
+    decision_operation("peek", "Return the decision that acquire would make; charges nothing")
 }
 
 fn decision_operation(id: &'static str, summary: &'static str) -> Operation {
     Operation::new(Access::Api, id, summary)
-        .parameter("query", "headers", "`x-ratelimit` adds the older headers.", value!({ "type": "string" }))
+        .parameter(
+            "query",
+            "headers",
+            "`x-ratelimit` adds the headers `X-RateLimit-*`.",
+            value!({ "type": "string" }),
+        )
         .takes::<AcquireBody<'_>>(&[LOGIN_EXAMPLE, AD_HOC_EXAMPLE])
         .answers::<DecisionBody<'_>>("200", "Allowed", &[ALLOWED_EXAMPLE, AD_HOC_ALLOWED_EXAMPLE])
         .with_headers(&ALLOWED_HEADERS)
@@ -52,12 +57,16 @@ fn decision_operation(id: &'static str, summary: &'static str) -> Operation {
 }
 
 pub(super) fn batch_operation() -> Operation {
-    Operation::new(Access::Api, "acquire-batch", "Ask for permits of several requests, each on its own")
-        .takes::<BatchBody<'_>>(&[
-            r#"{"requests":[{"resource":"user123","limit":10,"window":"1s","permits":3}]}"#,
-        ])
-        .answers::<BatchResponse<'_>>("200", "A decision or an error for each, in order", &[])
-        .fails(&DECISION_ERRORS)
+    Operation::new(
+        Access::Api,
+        "acquire-batch",
+        "Request permits for several requests, each decided on its own",
+    )
+    .takes::<BatchBody<'_>>(&[
+        r#"{"requests":[{"resource":"user123","limit":10,"window":"1s","permits":3}]}"#,
+    ])
+    .answers::<BatchResponse<'_>>("200", "A decision or an error for each request, in order", &[])
+    .fails(&DECISION_ERRORS)
 }
 
 pub(super) async fn acquire(call: CallRequest<'_>) -> Result<BufferedResponse, ApiError> {

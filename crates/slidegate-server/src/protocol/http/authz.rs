@@ -16,7 +16,7 @@ impl ConnectionHandler {
     pub(super) fn authorize(&self, endpoint: Option<Endpoint>, headers: &HeaderMap) -> Result<(), ApiError> {
         if headers.get_all(header::AUTHORIZATION).iter().nth(1).is_some() {
             // Proxies in between could each use a different one.
-            let message = "`authorization` is given twice: send one";
+            let message = "`authorization` is given twice: send one header";
             return Err(ApiError::new(Code::InvalidRequest, message));
         }
         let token = bearer_token(headers);
@@ -65,7 +65,7 @@ impl ConnectionHandler {
 
     /// Checks that `token` allows calls that change nothing but counts.
     pub(super) fn authorize_api(&self, token: Option<&[u8]>) -> Result<(), ApiError> {
-        if self.app.settings.access.may_call(token) { Ok(()) } else { Err(missing_token("ask")) }
+        if self.app.settings.access.may_call(token) { Ok(()) } else { Err(missing_token("call the API")) }
     }
 }
 
@@ -91,7 +91,7 @@ pub(super) fn authorize_change(role: Role, access: &Auth, headers: &HeaderMap) -
             ));
         }
         _ if access.may_change(bearer_token(headers)) => {}
-        _ => return Err(missing_token("change anything")),
+        _ => return Err(missing_token("change rules or counts")),
     }
     // Without a token a web page could make changes through the browser of its visitor.
     if access.has_admin() || !may_be_from_web_page(headers) { Ok(()) } else { Err(cross_site_change_error()) }
@@ -119,7 +119,7 @@ const BROWSER_HEADERS: [&str; 12] = [
 ];
 
 fn missing_token(action: &str) -> ApiError {
-    let message = format!("who may {action} shows it: send `authorization: Bearer TOKEN`");
+    let message = format!("a valid token is required to {action}: send `authorization: Bearer TOKEN`");
     ApiError::new(Code::Unauthorized, message)
 }
 
@@ -155,15 +155,14 @@ fn is_cross_origin(headers: &HeaderMap) -> bool {
 fn cross_site_charge_error(charge: Charge) -> ApiError {
     let message = match charge {
         Charge::Forwarded => {
-            "without a token nothing is charged for a page: a proxy says what is asked for, such as by X-Forwarded-Uri"
+            "a browser request needs a token: configure one, or let the proxy send a header such as X-Forwarded-Uri"
         }
-        _ => "without a token nothing is charged for a page of another site: give the server a token",
+        _ => "a page of another site may not charge: configure a token for the server",
     };
     ApiError::new(Code::CrossOrigin, message)
 }
 
 fn cross_site_change_error() -> ApiError {
-    let message =
-        "without an admin token nothing is changed for a page, or under a name with dots: use the address";
+    let message = "without an admin token, changes from a web page or under a host name with dots are rejected: use the IP address";
     ApiError::new(Code::CrossOrigin, message)
 }

@@ -68,7 +68,7 @@ impl RecordBody {
         for (name, names) in [("by", &self.by), ("digest", &self.digest)] {
             if names.len() > MAX_ATTRIBUTE_NAMES {
                 return Err(invalid(format!(
-                    "`{name}` may name {MAX_ATTRIBUTE_NAMES} attributes, not {}",
+                    "`{name}` may name at most {MAX_ATTRIBUTE_NAMES} attributes, not {}",
                     names.len()
                 )));
             }
@@ -86,11 +86,11 @@ pub(super) fn route() -> Route {
     let operation = Operation::new(
         Access::Admin,
         "record",
-        "The requests that are decided from now on, a line of JSON each, for `slidegate simulate`",
+        "Record the requests that are decided from now on, one JSON line each, for `slidegate simulate`",
     )
     .streams()
     .takes::<RecordBody>(&[r#"{"seconds":1,"sample":"10%","by":["ip"],"digest":["ip","user"]}"#])
-    .answers_text("200", "Lines, until the time is over, or as many bytes were sent", &[NDJSON])
+    .answers_text("200", "JSON lines, until the time or the size limit is reached", &[NDJSON])
     .fails(&BODY_ERRORS);
     Route::new("/v1/record").post(record, operation)
 }
@@ -98,7 +98,10 @@ pub(super) fn route() -> Route {
 async fn record(State(app): State<Shared>, body: JsonBytes) -> Result<Response, ApiError> {
     let (sample, bounds) = read_json::<RecordBody>(body.as_slice())?.check()?;
     let reel = app.stats.recorder.start(sample, bounds).ok_or_else(|| {
-        ApiError::new(Code::Unavailable, "as much is recorded as may be: end another recording, or try again")
+        ApiError::new(
+            Code::Unavailable,
+            "too many recordings are in progress: end another recording, or try again later",
+        )
     })?;
     let lines = Body::from_stream(stream::unfold(reel, next));
     Ok(([(header::CONTENT_TYPE, NDJSON)], lines).into_response())

@@ -116,8 +116,8 @@ impl std::fmt::Display for Evicted {
 impl Error for Evicted {}
 
 fn over_budget_response() -> Response<ResponseBody> {
-    let message = "the unfinished requests of all clients hold more than `listen.limits.unfinished-bytes`: \
-                   send this one again later";
+    let message = "the unfinished requests of all clients use more than `listen.limits.unfinished-bytes`: \
+                   try again later";
     let mut answer = ApiError::new(Code::Unavailable, message).into_buffered();
     answer.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
     answer.map(|body| Either::Left(Full::new(body)))

@@ -16,19 +16,19 @@ POST /v1/acquire        {\"resource\":\"user123\",\"limit\":10,\"window\":\"1s\"
 POST /v1/acquire/batch  {\"requests\":[…]}
 POST /v1/peek           as acquire, charges nothing
 POST /v1/settle         {\"reservation\":\"…\",\"permits\":0}
-POST /v1/report         {\"attributes\":{…},\"latency_ms\":87}  for rules that follow the load
-POST /v1/release        {\"reservation\":\"…\"}  what a concurrency limit has you hold; /v1/extend keeps it
+POST /v1/report         {\"attributes\":{…},\"latency_ms\":87}  latency of a request, for adaptive rules
+POST /v1/release        {\"reservation\":\"…\"}  releases held permits; /v1/extend holds them longer
 GET  /v1/authorize      for nginx, Traefik and Caddy: attributes from headers
 GET  /v1/rules  /v1/store
-PUT  /v1/rules          other rules, as YAML or JSON: with `authorization: Bearer TOKEN`
-GET  /v1/keys/KEY       what is counted under a key; DELETE forgets it: with the token
-GET  /v1/top  /v1/live  the most requested keys; statistics of each second
-GET  /v1/history?rule=… the last hour of a rule
-GET  /v1/access         the rights of your token
+PUT  /v1/rules          replaces the rules (YAML or JSON); needs an admin token
+GET  /v1/keys/KEY       count of a key; DELETE resets it, and needs an admin token
+GET  /v1/top  /v1/live  top keys; live statistics
+GET  /v1/history?rule=… last hour of a rule
+GET  /v1/access         rights of a token
 GET  /healthz  /readyz  /metrics
-GET  /openapi.json      all of it, for programs
+GET  /openapi.json      OpenAPI description
 
-In a browser this is a dashboard.
+A browser gets the dashboard at this address.
 ";
 
 const HTML: &str = "text/html; charset=utf-8";
@@ -91,15 +91,15 @@ pub(super) fn index_route() -> Route {
     let operation = Operation::new(
         Access::Public,
         "index",
-        "The dashboard for a browser; for others, what may be asked here",
+        "Dashboard for a browser; list of the calls for other clients",
     )
-    .answers_text("200", "For people", &["text/plain; charset=utf-8", HTML]);
+    .answers_text("200", "HTML or plain text", &["text/plain; charset=utf-8", HTML]);
     Route::new("/").get(page, operation)
 }
 
 pub(super) fn file_route() -> Route {
-    let operation = Operation::new(Access::Public, "dashboard", "A file of the dashboard")
-        .parameter("path", "file", "Its name.", json!({ "enum": files().collect::<Vec<_>>() }))
+    let operation = Operation::new(Access::Public, "dashboard", "File of the dashboard")
+        .parameter("path", "file", "Name of the file.", json!({ "enum": files().collect::<Vec<_>>() }))
         .answers_text("200", "The file", &[CSS, SCRIPT, SVG])
         .fails(&[Code::NotFound]);
     Route::new("/dashboard/{file}").get(serve, operation)

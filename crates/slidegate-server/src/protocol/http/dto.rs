@@ -50,7 +50,7 @@ impl JsonBytes {
                 let message = "the body is too large: 65536 bytes at most, 1048576 for a batch";
                 Err(ApiError::new(Code::TooLarge, message))
             }
-            Err(_) => Err(ApiError::new(Code::InvalidJson, "the body did not arrive whole")),
+            Err(_) => Err(ApiError::new(Code::InvalidJson, "the body is incomplete")),
         }
     }
 
@@ -73,7 +73,7 @@ pub(super) fn read_json<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, Ap
     serde_json::from_slice(bytes).map_err(|error| {
         // The error may quote a field name as the client wrote it.
         let error = one_line(&error.to_string());
-        ApiError::new(Code::InvalidJson, format!("the body is not as it should be: {error}"))
+        ApiError::new(Code::InvalidJson, format!("invalid body: {error}"))
     })
 }
 
@@ -159,16 +159,14 @@ impl<'de> Visitor<'de> for BatchVisitor {
 impl AcquireBody<'_> {
     pub(super) fn request(&self) -> Result<slidegate::Request<'_>, Error> {
         let mut request = match (&self.attributes, &self.resource) {
-            (Some(_), Some(_)) => return Err(Error::invalid("give `attributes` or `resource`, not both")),
+            (Some(_), Some(_)) => return Err(Error::invalid("set `attributes` or `resource`, not both")),
             (None, None) => {
-                return Err(Error::invalid(
-                    "give `attributes`, or a `resource` with its `limit` and `window`",
-                ));
+                return Err(Error::invalid("set `attributes`, or `resource` with `limit` and `window`"));
             }
             (Some(attributes), None) => {
                 if self.limit.is_some() || self.window.is_some() {
                     return Err(Error::invalid(
-                        "`limit` and `window` go with `resource`; the rules limit `attributes`",
+                        "`limit` and `window` need `resource`; `attributes` are limited by the rules",
                     ));
                 }
                 slidegate::Request::new(attributes.pairs())
@@ -272,7 +270,7 @@ impl<'de> Visitor<'de> for AttributesVisitor {
     type Value = Attributes<'de>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("an object of names and texts")
+        f.write_str("an object with string values")
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Attributes<'de>, A::Error> {

@@ -41,53 +41,61 @@ pub(super) fn route() -> Route {
     let with_header = |operation: Operation, name, description| {
         operation.parameter("header", name, description, value!({ "type": "string" }))
     };
-    let operation =
-        Operation::new(Access::Api, "authorize", "Whether a request of a proxy's client may go on")
-            .parameter(
-                "query",
-                "permits",
-                "How many. 1, unless given.",
-                value!({ "type": "integer", "minimum": 0, "maximum": MAX_LIMIT }),
-            )
-            .parameter(
-                "query",
-                "deny",
-                "The status of a denial. That of the file or 429, unless given.",
-                value!({ "type": "integer", "minimum": 400, "maximum": 599 }),
-            )
-            .parameter(
-                "query",
-                "headers",
-                "`x-ratelimit` adds the older headers.",
-                value!({ "type": "string" }),
-            )
-            .answers_without_body("200", "It may")
-            .with_headers(&ALLOWED_HEADERS)
-            .answers::<DenialBody>(
-                "429",
-                "It may not",
-                &[r#"{"allowed":false,"code":10007,"retry_after_ms":4986}"#],
-            )
-            .with_headers(&DENIED_HEADERS)
-            .denies_with_any_status::<DenialBody>()
-            .fails(&[
-                Code::InvalidRequest,
-                Code::PermitsExceedLimit,
-                Code::UntrustedProxy,
-                Code::Timeout,
-                Code::Unavailable,
-            ]);
-    let operation =
-        with_header(operation, "X-Forwarded-For", "Who the client is, if a trusted proxy says so.");
+    let operation = Operation::new(
+        Access::Api,
+        "authorize",
+        "Decide about a client's request for a proxy (forward auth)",
+    )
+    .parameter(
+        "query",
+        "permits",
+        "Number of permits. Default: 1.",
+        value!({ "type": "integer", "minimum": 0, "maximum": MAX_LIMIT }),
+    )
+    .parameter(
+        "query",
+        "deny",
+        "Status of a denial. Default: `deny-status` of the file, or 429.",
+        value!({ "type": "integer", "minimum": 400, "maximum": 599 }),
+    )
+    .parameter(
+        "query",
+        "headers",
+        "`x-ratelimit` adds the headers `X-RateLimit-*`.",
+        value!({ "type": "string" }),
+    )
+    .answers_without_body("200", "Allowed")
+    .with_headers(&ALLOWED_HEADERS)
+    .answers::<DenialBody>("429", "Denied", &[r#"{"allowed":false,"code":10007,"retry_after_ms":4986}"#])
+    .with_headers(&DENIED_HEADERS)
+    .denies_with_any_status::<DenialBody>()
+    .fails(&[
+        Code::InvalidRequest,
+        Code::PermitsExceedLimit,
+        Code::UntrustedProxy,
+        Code::Timeout,
+        Code::Unavailable,
+    ]);
+    let operation = with_header(
+        operation,
+        "X-Forwarded-For",
+        "Addresses of the client and of proxies, from a trusted proxy.",
+    );
     let operation = with_header(
         operation,
         "X-Forwarded-Uri",
-        "What it asks for. `X-Original-Uri` and `X-Original-Url` are understood too.",
+        "Path of the client's request. `X-Original-Uri` and `X-Original-Url` are accepted too.",
     );
-    let operation =
-        with_header(operation, "X-Forwarded-Method", "How it asks. `X-Original-Method` is understood too.");
-    let operation =
-        with_header(operation, "X-Forwarded-Host", "Whom it asks. `X-Original-Host` is understood too.");
+    let operation = with_header(
+        operation,
+        "X-Forwarded-Method",
+        "Method of the client's request. `X-Original-Method` is accepted too.",
+    );
+    let operation = with_header(
+        operation,
+        "X-Forwarded-Host",
+        "Host of the client's request. `X-Original-Host` is accepted too.",
+    );
     Route::new("/v1/authorize").any(authorize, &operation.charges(Charge::Forwarded))
 }
 

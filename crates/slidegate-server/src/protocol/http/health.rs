@@ -38,20 +38,17 @@ pub(super) struct ReadinessBody {
 }
 
 pub(super) fn healthz_route() -> Route {
-    let operation = Operation::new(Access::Public, "healthz", "Whether it lives").answers::<HealthBody>(
-        "200",
-        "It does",
-        &[r#"{"status":"ok"}"#],
-    );
+    let operation = Operation::new(Access::Public, "healthz", "Liveness of the process")
+        .answers::<HealthBody>("200", "The process is alive", &[r#"{"status":"ok"}"#]);
     Route::new("/healthz").get(healthz, operation)
 }
 
 pub(super) fn readyz_route() -> Route {
-    let operation = Operation::new(Access::Public, "readyz", "Whether it can decide")
-        .answers::<ReadinessBody>("200", "It can", &[r#"{"ready":true,"store":"memory","rules":4}"#])
+    let operation = Operation::new(Access::Public, "readyz", "Readiness to decide")
+        .answers::<ReadinessBody>("200", "Ready", &[r#"{"ready":true,"store":"memory","rules":4}"#])
         .answers::<ReadinessBody>(
             "503",
-            "It cannot: the rules are not known yet, or the store has never answered",
+            "Not ready: the rules are not known yet, or the store has never answered",
             &[r#"{"ready":false,"store":"redis","rules":0,"reason":"the rules are not known yet"}"#],
         )
         .fails(&[Code::Timeout]);

@@ -68,22 +68,21 @@ pub(super) fn route() -> Route {
             .parameter(
                 "path",
                 "key",
-                "As decisions name it; slashes may stand in it as they are.",
+                "Key as in decisions; slashes need no escape.",
                 json!({ "type": "string", "minLength": 1, "maxLength": MAX_KEY, "examples": ["login-per-ip:ip=1.2.3.4"] }),
             )
             .fails(&[Code::InvalidKey, Code::Timeout, Code::Unavailable])
     };
-    let get = operation(Access::Api, "inspect", "What is counted under a key")
+    let get = operation(Access::Api, "inspect", "Count of a key")
         .answers::<KeyBody>("200", "The count", &[
             r#"{"key":"login-per-ip:ip=1.2.3.4","at_ms":1794774215407.676,"used":1,"reset_after_ms":4321,"rule":"login-per-ip","algorithm":"sliding-window","count":"admitted","limit":3,"window_ms":5000,"entries":[{"permits":1,"at_ms":1794774214728.676,"leaves_after_ms":4321}],"truncated":false}"#,
         ])
         .fails(&[Code::NoSuchKey]);
-    let delete = operation(Access::Admin, "reset", "Forget what is counted under a key")
-        .answers::<ResetBody>(
-            "200",
-            "It is forgotten",
-            &[r#"{"key":"login-per-ip:ip=1.2.3.4","reset":true}"#],
-        );
+    let delete = operation(Access::Admin, "reset", "Reset the count of a key").answers::<ResetBody>(
+        "200",
+        "The count is reset",
+        &[r#"{"key":"login-per-ip:ip=1.2.3.4","reset":true}"#],
+    );
     Route::new("/v1/keys/{*key}").get(inspect, get).delete(reset, delete)
 }
 
@@ -92,10 +91,10 @@ type KeyPath = Result<Path<String>, PathRejection>;
 /// Returns the key as written in the URL, and then percent-decoded. Keys have escapes of their own, so a key
 /// that was copied from a response is found as it is.
 fn candidate_keys(uri: &Uri, path: KeyPath) -> Result<[Key; 2], ApiError> {
-    let Path(decoded) = path.map_err(|_| ApiError::new(Code::InvalidKey, "a key is text in UTF-8"))?;
+    let Path(decoded) = path.map_err(|_| ApiError::new(Code::InvalidKey, "a key must be UTF-8"))?;
     let raw = uri.path().strip_prefix("/v1/keys/").unwrap_or_default();
     if decoded.is_empty() || decoded.len() > MAX_KEY {
-        return Err(ApiError::new(Code::InvalidKey, format!("a key has 1 to {MAX_KEY} bytes")));
+        return Err(ApiError::new(Code::InvalidKey, format!("a key must have 1 to {MAX_KEY} bytes")));
     }
     Ok([Key::printed(raw), Key::printed(&decoded)])
 }

@@ -96,10 +96,10 @@ pub(super) fn route() -> Route {
     let operation = Operation::new(
         Access::Api,
         "live",
-        "Statistics of each second: first an event `history` with the last hour, then an event `tick` each second",
+        "Live statistics: first an event `history` with the last hour, then a `tick` every second",
     )
     .streams()
-    .answers_events::<EventBody>("200", "Server-sent events, until the client closes the connection")
+    .answers_events::<EventBody>("200", "Server-sent events, until the client disconnects")
     .fails(&[Code::Unavailable]);
     Route::new("/v1/live").get(live, operation)
 }
@@ -108,7 +108,10 @@ async fn live(
     State(app): State<Shared>,
 ) -> Result<Sse<impl Stream<Item = Result<Event, Infallible>>>, ApiError> {
     let ticks = app.export.live.subscribe().ok_or_else(|| {
-        ApiError::new(Code::Unavailable, "too many dashboards are open: close one, or try again later")
+        ApiError::new(
+            Code::Unavailable,
+            "too many clients of the live statistics: close another dashboard, or try again later",
+        )
     })?;
     let seconds = app.stats.history().seconds;
     let (allowed, denied) = seconds.iter().map(|Requests { allowed, denied }| (*allowed, *denied)).unzip();

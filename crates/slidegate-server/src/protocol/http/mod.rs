@@ -181,9 +181,9 @@ fn router(routes: Vec<Route>, app: Shared) -> Router {
     routes
         .into_iter()
         .fold(Router::new(), |router, route| route.add_to(router))
-        .fallback(async || ApiError::new(Code::NotFound, "there is nothing here: see GET /"))
+        .fallback(async || ApiError::new(Code::NotFound, "unknown path: see GET /"))
         .method_not_allowed_fallback(async || {
-            ApiError::new(Code::MethodNotAllowed, "this path takes another method: see GET /")
+            ApiError::new(Code::MethodNotAllowed, "this path does not accept this method: see GET /")
         })
         .layer(DefaultBodyLimit::max(MAX_BODY))
         .with_state(app)

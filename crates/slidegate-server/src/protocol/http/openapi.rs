@@ -50,8 +50,8 @@ fn document() -> Value {
             "title": "Slidegate",
             "version": env!("CARGO_PKG_VERSION"),
             "license": { "name": "Apache-2.0", "identifier": "Apache-2.0" },
-            "description": "Exact, atomic, explainable rate limiting. A path that is not here answers 404 \
-                `not_found`, and a method that a path does not take 405 `method_not_allowed` with `Allow`.",
+            "description": "Exact, atomic, explainable rate limiting. Unknown paths answer 404 `not_found`. Unknown \
+                methods of a path answer 405 `method_not_allowed` with `Allow`.",
         },
         "paths": paths,
         "components": {
@@ -60,8 +60,8 @@ fn document() -> Value {
             "securitySchemes": { "token": {
                 "type": "http",
                 "scheme": "bearer",
-                "description": "To ask: needed if the server was given tokens for it. To change: a token of those \
-                    who may; on the --admin listener, only if there are such tokens.",
+                "description": "Calls need a token if the server has tokens. Changes need an admin token; on the \
+                    --admin listener only if the server has admin tokens.",
             } },
         },
     })

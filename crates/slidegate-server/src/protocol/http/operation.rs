@@ -306,13 +306,13 @@ pub(super) fn headers() -> Value {
     let text = |description: &str, example: &str| json!({ "description": description, "schema": { "type": "string" }, "example": example });
     let number = |description: &str| json!({ "description": description, "schema": { "type": "integer", "minimum": 0 } });
     json!({
-        "RateLimit-Policy": text("What is allowed, an item a rule: `q` permits in `w` seconds.", "\"login-per-ip\";q=3;w=5"),
-        "RateLimit": text("What is left, an item a rule: `r` permits, all of them again after `t` seconds.", "\"login-per-ip\";r=2;t=5"),
-        "Retry-After": number("After how many seconds it could be allowed."),
-        "X-RateLimit-Limit": number("The limit of the tightest rule, with `?headers=x-ratelimit`."),
-        "X-RateLimit-Remaining": number("What is left of it."),
-        "X-RateLimit-Reset": number("After how many seconds all of it is there again."),
-        "WWW-Authenticate": { "description": "How to show a token.", "schema": { "const": "Bearer" }, "example": "Bearer" },
+        "RateLimit-Policy": text("Limits, one item per rule: `q` permits in `w` seconds.", "\"login-per-ip\";q=3;w=5"),
+        "RateLimit": text("Remaining permits, one item per rule: `r` permits; all permits are available after `t` seconds.", "\"login-per-ip\";r=2;t=5"),
+        "Retry-After": number("Seconds until the request could be allowed."),
+        "X-RateLimit-Limit": number("Limit of the tightest rule, with `?headers=x-ratelimit`."),
+        "X-RateLimit-Remaining": number("Remaining permits of that rule."),
+        "X-RateLimit-Reset": number("Seconds until all permits of that rule are available."),
+        "WWW-Authenticate": { "description": "Authentication scheme for the token.", "schema": { "const": "Bearer" }, "example": "Bearer" },
     })
 }
 

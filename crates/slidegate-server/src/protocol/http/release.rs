@@ -40,15 +40,12 @@ fn operation(name: &'static str, summary: &'static str) -> Operation {
 }
 
 pub(super) fn release_operation() -> Operation {
-    operation(
-        "release",
-        "Give back what is held of concurrency limits; what other rules counted stays counted",
-    )
-    .answers::<ReleasedBody>("200", "The outcome", &[r#"{"released":"gone"}"#])
+    operation("release", "Release held permits of concurrency limits; counts of other rules stay")
+        .answers::<ReleasedBody>("200", "The outcome", &[r#"{"released":"gone"}"#])
 }
 
 pub(super) fn extend_operation() -> Operation {
-    operation("extend", "Hold what is held of concurrency limits for another window, from now on")
+    operation("extend", "Hold permits of concurrency limits for another window from now on")
         .answers::<ExtendedBody>("200", "The outcome", &[r#"{"extended":"gone"}"#])
 }
 

@@ -43,10 +43,10 @@ struct ReportedBody {
 }
 
 pub(super) fn operation() -> Operation {
-    let summary = "Say how long a request took that was allowed, for rules that follow the load";
+    let summary = "Report the latency of an allowed request, for adaptive rules";
     Operation::new(Access::Api, "report", summary)
         .takes::<ReportBody<'_>>(&[r#"{"attributes":{"api":"/orders"},"latency_ms":87.5,"ok":true}"#])
-        .answers::<ReportedBody>("200", "Taken", &[r#"{"rules":1}"#])
+        .answers::<ReportedBody>("200", "Number of rules that use the report", &[r#"{"rules":1}"#])
         .fails(&BODY_ERRORS)
 }
 
@@ -60,7 +60,7 @@ pub(super) fn report(call: CallRequest<'_>) -> Result<BufferedResponse, ApiError
     let request = match (&body.attributes, &body.resource) {
         (Some(attributes), None) => Request::new(attributes.pairs()),
         (None, Some(resource)) => Request::resource(resource),
-        _ => return Err(Error::invalid("give `attributes` or `resource`, one of them").into()),
+        _ => return Err(Error::invalid("set either `attributes` or `resource`").into()),
     };
     let latency = Duration::from_micros((millis * 1_000.0) as u64);
     let rules = call.instrumented.report(request, latency, body.ok.unwrap_or(true))?;

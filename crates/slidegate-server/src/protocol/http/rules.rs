@@ -146,19 +146,19 @@ pub(super) fn route() -> Route {
         .parameter(
             "query",
             "format",
-            "`yaml`: in the format of a file. `source`: the same, but for a client that may change the rules it is the text \
+            "`yaml` returns the rules as in a file. `source` does the same, but for a client that may change the rules it is the text \
              that their author wrote, with its comments, if the server has that text.",
             json!({ "enum": ["json", "yaml", "source"] }),
         )
         .answers::<RulesResponse>("200", "The rules", &[RULES_EXAMPLE])
         .or_as::<RulesBody>(&[YAML])
         .fails(&[Code::InvalidRequest]);
-    let put = Operation::new(Access::Admin, "replace-rules", "Put other rules in force, at once and whole")
-        .parameter("query", "dry-run", "`true`: only says what would change.", json!({ "type": "boolean" }))
+    let put = Operation::new(Access::Admin, "replace-rules", "Replace all rules at once")
+        .parameter("query", "dry-run", "`true` only returns the changes.", json!({ "type": "boolean" }))
         .takes_any_of::<RulesInput>(&["application/json", "application/yaml"], &[NEW_RULES_EXAMPLE])
         .answers::<ReplaceResponse>(
             "200",
-            "The rules, which are in force; or what would change",
+            "The rules in force, or the changes of a dry run",
             &[RULES_EXAMPLE],
         )
         .fails(&[Code::InvalidRequest, Code::InvalidRules, Code::Timeout, Code::TooLarge, Code::Unavailable]);
@@ -251,7 +251,7 @@ async fn replace(
         StatusCode::PAYLOAD_TOO_LARGE => {
             ApiError::new(Code::TooLarge, format!("the rules are too large: {MAX_RULES_BODY} bytes at most"))
         }
-        _ => ApiError::new(Code::InvalidRules, "the rules did not arrive whole"),
+        _ => ApiError::new(Code::InvalidRules, "the rules are incomplete"),
     })?;
     let text = str::from_utf8(&text)
         .map_err(|_| ApiError::new(Code::InvalidRules, "the rules must be text: YAML or JSON in UTF-8"))?;

@@ -51,7 +51,7 @@ pub(super) enum Outcome {
 }
 
 pub(super) fn operation() -> Operation {
-    Operation::new(Access::Api, "settle", "Refund an admission, or correct it to what it really cost")
+    Operation::new(Access::Api, "settle", "Refund an admission, or correct it to its actual cost")
         .takes::<SettleBody>(&[
             r#"{"reservation":"1794774215407676.0.3.33.ad-hoc:resource=user123:window=1s.5f0c7ab4d1e6938207cd45be91f3a86e","permits":1}"#,
         ])

@@ -129,7 +129,7 @@ struct LeasesBody {
 }
 
 pub(super) fn route() -> Route {
-    let operation = Operation::new(Access::Api, "store", "Where the counts are, and how that is").answers::<StoreBody>(
+    let operation = Operation::new(Access::Api, "store", "State of the store").answers::<StoreBody>(
         "200",
         "The store",
         &[concat!(

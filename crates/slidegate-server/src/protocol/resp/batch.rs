@@ -91,6 +91,6 @@ pub(super) async fn with_timeout<T, F>(timeout: Duration, future: Pin<&mut F>) -
 where
     F: Future<Output = Result<T, Error>>,
 {
-    let late = || Err(Error::store(Fault::Timeout, "the store took too long"));
+    let late = || Err(Error::store(Fault::Timeout, "no decision within the time limit"));
     within(timeout, future).await.unwrap_or_else(late)
 }

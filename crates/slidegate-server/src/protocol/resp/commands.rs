@@ -60,7 +60,7 @@ impl<'a> DecisionCommand<'a> {
         match rest {
             [] => Ok(options.apply_to(request.permits(permits))),
             [word, ..] => {
-                Err(Error::invalid(format!("{} is no option: SG.ACQUIRE {ACQUIRE_USAGE}", Excerpt(word))))
+                Err(Error::invalid(format!("{} is not an option: SG.ACQUIRE {ACQUIRE_USAGE}", Excerpt(word))))
             }
         }
     }

@@ -197,8 +197,8 @@ impl<S: Stream> Connection<'_, S> {
     async fn close_over_budget(&mut self) -> io::Result<()> {
         self.replies.error(
             "UNAVAILABLE",
-            "the unfinished commands of all clients hold more than listen.limits.unfinished-bytes: nothing of this \
-             one was done, send it again later",
+            "the unfinished commands of all clients use more than listen.limits.unfinished-bytes: this \
+             command was not executed, try again later",
         );
         self.send().await?;
         linger_close(self.stream).await;

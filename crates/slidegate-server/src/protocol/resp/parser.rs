@@ -83,7 +83,7 @@ fn array<'a>(
     // As in Redis, -1 is an empty array.
     let count = count.unwrap_or(0);
     if count > limits.words {
-        return Err(ProtocolError("invalid multibulk length: too many words"));
+        return Err(ProtocolError("invalid multibulk length: too many arguments"));
     }
     for _ in 0..count {
         match bytes.get(at) {
@@ -105,7 +105,7 @@ fn array<'a>(
         match bytes.get(end..at) {
             None => return Ok(None),
             Some(b"\r\n") => words.push(&bytes[start..end]),
-            Some(_) => return Err(ProtocolError("a bulk string is longer than it says")),
+            Some(_) => return Err(ProtocolError("a bulk string is longer than its length")),
         }
     }
     Ok(Some(at))
@@ -153,18 +153,18 @@ fn line<'a>(
         return if searched < MAX_LINE { Ok(None) } else { Err(ProtocolError("too big inline request")) };
     };
     if bytes[..end].iter().any(|b| b"\"'".contains(b)) {
-        return Err(ProtocolError("quotes are not understood in an inline command"));
+        return Err(ProtocolError("quotes are not supported in an inline command"));
     }
     for word in bytes[..end].split(u8::is_ascii_whitespace).filter(|word| !word.is_empty()) {
         if words.len() == limits.words {
-            return Err(ProtocolError("too many words"));
+            return Err(ProtocolError("too many arguments"));
         }
         words.push(word);
     }
     // A web page could make a browser send commands in the body of a request.
     let http = |name: &[u8]| words.first().is_some_and(|word| word.eq_ignore_ascii_case(name));
     if http(b"POST") || http(b"Host:") {
-        return Err(ProtocolError("this is HTTP, and here the Redis protocol is spoken"));
+        return Err(ProtocolError("received an HTTP request: this port serves the Redis protocol"));
     }
     Ok(Some(end + 1))
 }
@@ -262,8 +262,8 @@ mod tests {
     fn bounds_announced_lengths() {
         let error = |bytes: &[u8], limits| next(bytes, limits, &mut Vec::new()).unwrap_err().to_string();
         let authenticated = CommandLimits::AUTHENTICATED;
-        assert!(error(b"*73\r\n", authenticated).contains("too many words"));
-        assert!(error(b"*11\r\n", CommandLimits::UNAUTHENTICATED).contains("too many words"));
+        assert!(error(b"*73\r\n", authenticated).contains("too many arguments"));
+        assert!(error(b"*11\r\n", CommandLimits::UNAUTHENTICATED).contains("too many arguments"));
         assert!(error(b"*1\r\n$65537\r\n", authenticated).contains("invalid bulk length"));
         assert!(error(b"*1\r\n$16385\r\n", CommandLimits::UNAUTHENTICATED).contains("invalid bulk length"));
         assert!(error(b"*1\r\n$-1\r\n", authenticated).contains("invalid bulk length"));

@@ -77,15 +77,15 @@ impl Session {
             (SessionCommand::Auth, [token] | [_, token]) => self.auth(token, auth, replies),
             (SessionCommand::Hello, words) => self.hello(words, auth, replies),
             (SessionCommand::Select, [b"0"]) => replies.simple("OK"),
-            (SessionCommand::Select, [_]) => {
-                replies.error("ERR", "DB index is out of range: there is only 0")
-            }
+            (SessionCommand::Select, [_]) => replies.error("ERR", "DB index is out of range: only 0 exists"),
             (SessionCommand::Info, _) => replies.bulk(info().as_bytes()),
             (SessionCommand::Client, [subcommand, rest @ ..]) => self.client(subcommand, rest, replies),
             (SessionCommand::Config, [subcommand, ..]) if subcommand.eq_ignore_ascii_case(b"GET") => {
                 replies.map(0)
             }
-            (SessionCommand::Config, [_, ..]) => replies.error("ERR", "CONFIG takes GET: see the rules file"),
+            (SessionCommand::Config, [_, ..]) => {
+                replies.error("ERR", "only CONFIG GET is supported: settings are in the configuration file")
+            }
             (SessionCommand::Command, [subcommand, ..]) if subcommand.eq_ignore_ascii_case(b"COUNT") => {
                 replies.integer(super::COMMAND_COUNT);
             }

@@ -77,12 +77,12 @@ impl Transaction {
     ) -> Result<(), Error> {
         if self.commands == MAX_QUEUED {
             return Err(Error::invalid(format!(
-                "a transaction may have {MAX_QUEUED} commands: send EXEC before, or several transactions"
+                "a transaction may have at most {MAX_QUEUED} commands: use several transactions"
             )));
         }
         if self.bytes.len() + bytes.len() > MAX_BYTES {
             return Err(Error::invalid(format!(
-                "a transaction may have {MAX_BYTES} bytes: send EXEC before, or several transactions"
+                "a transaction may have at most {MAX_BYTES} bytes: use several transactions"
             )));
         }
         match (name, words) {
@@ -99,7 +99,7 @@ impl Transaction {
             | (CommandName::Session(SessionCommand::Echo), [_]) => Ok(()),
             (CommandName::Session(command), _) => {
                 let name = format!("{command:?}").to_ascii_uppercase();
-                Err(Error::invalid(format!("{name} cannot be queued like this in a transaction")))
+                Err(Error::invalid(format!("{name} cannot be queued in a transaction with these arguments")))
             }
             (CommandName::Transaction(step), _) => {
                 let name = format!("{step:?}").to_ascii_uppercase();

@@ -46,7 +46,7 @@ impl FileRecording {
             match error.kind() {
                 ErrorKind::AlreadyExists => {
                     format!(
-                        "{name} is there already: record to another file, or replace it with --record-force"
+                        "{name} already exists: record to another file, or replace it with --record-force"
                     )
                 }
                 _ => format!("cannot record to {name}: {error}"),
@@ -59,11 +59,11 @@ impl FileRecording {
     pub(crate) fn start(self, recorder: &Arc<Recorder>) -> Result<JoinHandle<()>, String> {
         let FileRecording { path, file, sampler, bounds } = self;
         let name = path.display().to_string();
-        let receiver = recorder.start(sampler, bounds).ok_or("as much is recorded as may be")?;
+        let receiver = recorder.start(sampler, bounds).ok_or("too many recordings are in progress")?;
         let runtime = Handle::current();
         let write = move || match write(&runtime, receiver, &path, file) {
             Ok(summary) => log_summary(&name, &summary),
-            Err(error) => warn(&format!("the recording is over: cannot write to {name}: {error}")),
+            Err(error) => warn(&format!("the recording has ended: cannot write to {name}: {error}")),
         };
         let thread = std::thread::Builder::new().name("recording".to_owned()).spawn(write);
         thread.map_err(|error| format!("cannot record: {error}"))
@@ -95,14 +95,14 @@ fn write_lines(runtime: &Handle, receiver: &mut LineReceiver, to: &mut impl Writ
 fn log_summary(name: &str, summary: &Summary) {
     let Summary { lines, dropped, end } = summary;
     let reason = match end {
-        Some(EndReason::Full) => "it has as many bytes as it may",
-        Some(EndReason::Time) => "its time is over",
+        Some(EndReason::Full) => "the size limit is reached",
+        Some(EndReason::Time) => "the time is over",
         _ => "the server stops",
     };
     let text = format!("recorded {lines} requests in {name}: {reason}");
     if *dropped == 0 {
         tracing::info!("{text}");
     } else {
-        warn(&format!("{text}; {dropped} were lost, because they could not be written fast enough"));
+        warn(&format!("{text}; {dropped} requests were lost, because writing was too slow"));
     }
 }

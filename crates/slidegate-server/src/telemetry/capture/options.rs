@@ -14,26 +14,26 @@ use super::{Bounds, ClientSampler, FileRecording};
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Recording")]
 pub(crate) struct RecordArgs {
-    /// Write every request that is decided to this file, a line of JSON each, for `slidegate simulate`; compressed if its
-    /// name ends in .gz. Attributes may be personal data: see --record-digest
+    /// Record every decided request in this file, one JSON line each, for `slidegate simulate`; compressed if the name
+    /// ends in .gz. Attributes may be personal data: see --record-digest
     #[arg(long, value_name = "FILE")]
     record: Option<PathBuf>,
-    /// Record a share of the clients, with all requests of each, such as 10% or 0.5%
+    /// Record a percentage of the clients, with all requests of each, such as 10% or 0.5%
     #[arg(long, value_name = "SHARE", default_value = "100%", requires = "record", value_parser = read_share)]
     record_sample: u32,
-    /// Attributes that make a client, such as ip [default: all of a request's]
+    /// Attributes that identify a client, such as ip [default: all attributes of a request]
     #[arg(long, value_name = "NAMES", requires = "record", value_delimiter = ',')]
     record_by: Vec<String>,
-    /// Attributes of which only a digest is recorded, such as ip,user; its key is another one for every recording
+    /// Attributes of which only a digest is recorded, such as ip,user; every recording has its own digest key
     #[arg(long, value_name = "NAMES", requires = "record", value_delimiter = ',')]
     record_digest: Vec<String>,
-    /// Stop after so many bytes, before they are compressed, such as 64MiB
+    /// Stop after this many bytes before compression, such as 64MiB
     #[arg(long, value_name = "BYTES", default_value = "1GiB", requires = "record", value_parser = read_bytes)]
     record_size: u64,
-    /// Stop after so long, such as 10m [default: when it is full, or the server stops]
+    /// Stop after this time, such as 10m [default: when the file is full, or the server stops]
     #[arg(long, value_name = "TIME", requires = "record", value_parser = read_time)]
     record_for: Option<Duration>,
-    /// Replace the file if it is there already
+    /// Replace an existing file
     #[arg(long, requires = "record")]
     record_force: bool,
 }
@@ -75,7 +75,7 @@ fn read_bytes(text: &str) -> Result<u64, String> {
 fn read_time(text: &str) -> Result<Duration, String> {
     let time: Micros =
         text.parse().map_err(|_| "must be a length of time such as 30s, 10m or 1h".to_owned())?;
-    if time == Micros::ZERO { Err("must be longer than nothing".to_owned()) } else { Ok(time.into()) }
+    if time == Micros::ZERO { Err("must be greater than zero".to_owned()) } else { Ok(time.into()) }
 }
 
 #[cfg(test)]

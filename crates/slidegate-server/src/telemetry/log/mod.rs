@@ -26,13 +26,13 @@ const TARGET_PREFIX: &str = "slidegate";
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Logs")]
 pub(crate) struct LogArgs {
-    /// How logs are written to standard error: `text` for people, `json` for machines, one object a line
+    /// Format of the logs on standard error: `text` for people, `json` for programs, one object per line
     #[arg(long, value_name = "FORMAT", default_value = "text", env = "SLIDEGATE_LOG")]
     log: Format,
-    /// The least that is logged; `debug` is a line for every decision
+    /// Lowest level that is logged; `debug` logs every decision
     #[arg(long, value_name = "LEVEL", default_value = "info", env = "SLIDEGATE_LOG_LEVEL")]
     log_level: Severity,
-    /// Log keys as they are, such as login:ip=1.2.3.4; otherwise with a digest instead, such as login:#45b3aab71090eb3f
+    /// Log keys in full, such as login:ip=1.2.3.4, instead of a digest, such as login:#45b3aab71090eb3f
     #[arg(long)]
     pub(crate) log_keys: bool,
     #[cfg(feature = "otel")]

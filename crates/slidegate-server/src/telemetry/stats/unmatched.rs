@@ -54,7 +54,7 @@ fn message(requests: u64, request: &Request<'_>, policy: Unmatched) -> String {
     let outcome = if policy == Unmatched::Deny { "denied" } else { "allowed" };
     let policy = policy.as_str();
     format!(
-        "no rule matches {requests} requests since the last warning, which were {outcome} (`unmatched: {policy}`); the last \
+        "no rule matches {requests} requests since the last warning; they were {outcome} (`unmatched: {policy}`); the last \
          one has the attributes [{}]{more}: `slidegate explain` says why no rule matches",
         names.join(", ")
     )
@@ -70,7 +70,7 @@ mod tests {
         let request = Request::new(names.iter().map(|name| (name.as_str(), "secret")));
         assert_eq!(
             message(7, &request, Unmatched::Warn),
-            "no rule matches 7 requests since the last warning, which were allowed (`unmatched: warn`); the last one has \
+            "no rule matches 7 requests since the last warning; they were allowed (`unmatched: warn`); the last one has \
              the attributes [a0, a1, a2, a3, a4, a5, a6, a7] and 2 more: `slidegate explain` says why no rule matches"
         );
     }

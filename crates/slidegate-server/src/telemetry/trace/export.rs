@@ -31,11 +31,11 @@ const FINISH_TIMEOUT: Duration = Duration::from_secs(2);
 #[derive(Debug, Args)]
 #[command(next_help_heading = "OpenTelemetry")]
 pub(crate) struct ExportArgs {
-    /// Send a span of every decision to this collector, by OTLP over gRPC, such as http://127.0.0.1:4317
+    /// Export a span of every decision to this collector, with OTLP over gRPC, such as http://127.0.0.1:4317
     /// [env: OTEL_EXPORTER_OTLP_ENDPOINT]
     #[arg(long, value_name = "URL", value_parser = endpoint)]
     otlp: Option<String>,
-    /// The share of traces that is sent, from 0 to 1, where the caller has not decided that already [default: 1]
+    /// Fraction of the traces to export, from 0 to 1, unless the caller's traceparent decides [default: 1]
     #[arg(long, value_name = "SHARE", value_parser = share)]
     otlp_ratio: Option<f64>,
 }
@@ -112,20 +112,17 @@ fn endpoint(text: &str) -> Result<String, String> {
     let valid =
         matches!(uri.scheme_str(), Some("http" | "https")) && uri.host().is_some_and(|host| !host.is_empty());
     if !valid {
-        return Err("it begins with http:// or https://, such as http://127.0.0.1:4317".to_owned());
+        return Err("must begin with http:// or https://, such as http://127.0.0.1:4317".to_owned());
     }
     if uri.authority().is_some_and(|authority| authority.as_str().contains('@')) {
-        return Err(
-            "what a collector wants to know goes into OTEL_EXPORTER_OTLP_HEADERS, not into its address"
-                .to_owned(),
-        );
+        return Err("must not contain credentials: set OTEL_EXPORTER_OTLP_HEADERS instead".to_owned());
     }
     Ok(text.to_owned())
 }
 
 fn share(text: &str) -> Result<f64, String> {
     let share = text.parse().ok().filter(|share| (0.0..=1.0).contains(share));
-    share.ok_or_else(|| "it is a number from 0 to 1".to_owned())
+    share.ok_or_else(|| "must be a number from 0 to 1".to_owned())
 }
 
 /// Exporter that logs when sending begins to fail, and when it works again.
@@ -140,7 +137,7 @@ impl SpanExporter for LoggingExporter {
         let sent = self.exporter.export(batch).await;
         match (self.failing.swap(sent.is_err(), Ordering::Relaxed), &sent) {
             (false, Err(error)) => {
-                warn(&format!("spans do not reach the collector, and are dropped: {error}"))
+                warn(&format!("cannot send spans to the collector, dropping them: {error}"))
             }
             (true, Ok(())) => warn("spans reach the collector again"),
             _ => {}

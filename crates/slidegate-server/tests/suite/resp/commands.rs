@@ -22,8 +22,11 @@ fn ad_hoc_limit() {
         ("SG.ACQUIRE r -1 1000", "ERR limit must be a whole number, not '-1'"),
         ("SG.ACQUIRE r 10 1", "ERR window must be between 1s and 1h, not 1ms"),
         ("SG.ACQUIRE r 100001 1000", "ERR limit must be between 1 and 100000, not 100001"),
-        ("SG.ACQUIRE r 10 1000 11", "ERR 11 permits can never pass rule `ad-hoc`: its limit is 10"),
-        ("SG.ACQUIRE r 10 1000 reserve", "ERR reserve is no option"),
+        (
+            "SG.ACQUIRE r 10 1000 11",
+            "ERR 11 permits exceed the limit of rule `ad-hoc`, which is 10: waiting does not help",
+        ),
+        ("SG.ACQUIRE r 10 1000 reserve", "ERR reserve is not an option"),
         ("SG.ACQUIRE r 10 1000 ID a!", "ERR id must be 1 to 64 letters"),
         ("SG.ACQUIRE  10 1000", "ERR `resource` is empty"),
     ] {
@@ -50,7 +53,7 @@ fn rules_decide_by_attributes() {
         ("SG.CHECK", "ERR wrong number of arguments: SG.CHECK"),
         ("SG.CHECK api", "ERR wrong number of arguments: SG.CHECK"),
         ("SG.CHECK PERMITS x api /v1/x", "ERR PERMITS must be a whole number, not 'x'"),
-        ("SG.CHECK PERMITS 101 api /v1/x api-key k", "ERR 101 permits can never pass rule `api-quota`"),
+        ("SG.CHECK PERMITS 101 api /v1/x api-key k", "ERR 101 permits exceed the limit of rule `api-quota`"),
         ("SG.CHECK api /a api /b", "ERR attribute `api` is given twice"),
         ("SG.CHECK a\r\nb c", "ERR an attribute name must be 1 to 64 letters"),
     ] {
@@ -81,10 +84,7 @@ fn peek_charges_nothing_and_settle_refunds() {
     {
         let permits = if command == "SETTLE" { " 0" } else { "" };
         let answer = client.call(&format!("SG.{command} {forged}{permits}"));
-        assert_eq!(
-            answer.error(),
-            "ERR reservation is not one that was given out: send it back as it was received"
-        );
+        assert_eq!(answer.error(), "ERR invalid reservation: send it exactly as it was received");
     }
     assert_eq!(client.call("SG.PEEK ACQUIRE r 5 60000").numbers()[2], 4);
     let Value::Array(denied) = client.call("SG.ACQUIRE r 5 60000 5 RESERVE") else { panic!() };
@@ -107,7 +107,7 @@ fn held_permits_are_extended_and_released() {
     assert_eq!(client.call("SG.RELEASE").error(), "ERR wrong number of arguments: SG.RELEASE reservation");
     assert_eq!(
         client.call("SG.EXTEND x").error(),
-        "ERR reservation is not one that was given out: send it back as it was received"
+        "ERR invalid reservation: send it exactly as it was received"
     );
 }
 
@@ -185,12 +185,12 @@ fn invalid_commands_are_rejected() {
         ("F\r\nOO\u{7}é", "ERR unknown command 'F??OO???'"),
         (long.as_str(), "ERR unknown command 'xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx...'"),
         ("ECHO", "ERR wrong number of arguments for 'echo' command"),
-        ("SELECT 1", "ERR DB index is out of range: there is only 0"),
+        ("SELECT 1", "ERR DB index is out of range: only 0 exists"),
         ("CLIENT KILL x", "ERR unknown subcommand or wrong number of arguments for 'KILL'"),
-        ("CONFIG SET a b", "ERR CONFIG takes GET: see the rules file"),
+        ("CONFIG SET a b", "ERR only CONFIG GET is supported: settings are in the configuration file"),
         ("HELLO 4", "NOPROTO unsupported protocol version"),
         ("HELLO 3 WHO", "ERR Syntax error in HELLO option 'WHO'"),
-        ("SG.SETTLE x 1", "ERR reservation is not one that was given out: send it back as it was received"),
+        ("SG.SETTLE x 1", "ERR invalid reservation: send it exactly as it was received"),
     ] {
         assert_eq!(client.call(command).error(), message);
     }
@@ -219,7 +219,7 @@ fn commands_need_the_configured_token() {
     unauthenticated.send(b"*11\r\n");
     assert_eq!(
         unauthenticated.rest()[0].error(),
-        "ERR Protocol error: invalid multibulk length: too many words"
+        "ERR Protocol error: invalid multibulk length: too many arguments"
     );
     let mut unauthenticated = server.client();
     unauthenticated.send(b"*2\r\n$4\r\nAUTH\r\n$16385\r\n");
@@ -240,5 +240,5 @@ fn inline_commands() {
     client.send(b"*0\r\n*-1\r\nPOST / HTTP/1.1\r\nHost: x\r\n\r\nSG.ACQUIRE r 1 60000\r\n");
     let rest = client.rest();
     assert_eq!(rest.len(), 1, "what a browser sends is not obeyed");
-    assert!(rest[0].error().starts_with("ERR Protocol error: this is HTTP"));
+    assert!(rest[0].error().starts_with("ERR Protocol error: received an HTTP request"));
 }

@@ -81,8 +81,8 @@ fn invalid_command_aborts_the_transaction() {
         ("NOSUCH", "ERR unknown command 'NOSUCH'"),
         ("WATCH k", "ERR WATCH inside MULTI is not allowed"),
         ("UNWATCH", "ERR UNWATCH inside MULTI is not allowed"),
-        ("AUTH x", "ERR AUTH cannot be queued like this in a transaction"),
-        ("ECHO", "ERR ECHO cannot be queued like this in a transaction"),
+        ("AUTH x", "ERR AUTH cannot be queued in a transaction with these arguments"),
+        ("ECHO", "ERR ECHO cannot be queued in a transaction with these arguments"),
     ] {
         let mut client = server.client();
         client.send(&["MULTI", ACQUIRE, bad, ACQUIRE, "EXEC", "EXEC"].map(encode).concat());
@@ -133,7 +133,7 @@ fn transaction_size_is_bounded() {
     for _ in 0..1_000 {
         assert_eq!(client.read(), Some(simple("QUEUED")));
     }
-    assert!(client.read().unwrap().error().starts_with("ERR a transaction may have 1000 commands"));
+    assert!(client.read().unwrap().error().starts_with("ERR a transaction may have at most 1000 commands"));
     assert!(client.read().unwrap().error().starts_with("EXECABORT"));
     assert_eq!(used(&mut client), 0);
 

@@ -50,7 +50,7 @@ fn algorithm_that_conflicts_with_a_rule_is_reported() {
     let says = denial(&bench.run(&[&ZIPF[..], &["--algorithms", "token-bucket"]].concat()));
     assert_eq!(
         says,
-        "rule `a` as token-bucket: `warm-up` does not go with algorithm: token-bucket, whose burst is what may come at once"
+        "rule `a` as token-bucket: `warm-up` cannot be combined with algorithm: token-bucket: use `burst` instead"
     );
 }
 
@@ -149,13 +149,13 @@ fn suggest_needs_a_rereadable_trace() {
     let piped = bench.fed(&["--trace", "-", "--suggest", "0%"], lines(10).as_bytes());
     assert_eq!(
         denial(&piped),
-        "a limit is found by reading the trace several times, which standard input cannot be: give a file"
+        "--suggest reads the trace several times, which is not possible with standard input: use a file"
     );
     let concurrency = Bench::new("rules: [{ name: a, limit: 1, window: 1s, algorithm: concurrency }]");
     concurrency.file("trace", lines(10));
     assert_eq!(
         denial(&concurrency.run(&["--trace", "trace", "--suggest", "0%"])),
-        "there is no rule with a limit that could be another"
+        "no rule has a limit that could be changed"
     );
 }
 
@@ -174,13 +174,13 @@ fn summary_lists_denied_clients() {
         "allowed   5 (71.4 %)",
         "denied    2 (28.6 %)",
         "api: 2 per 10s, sliding-window",
-        "  asked     7: 5 (71.4 %) allowed, 2 (28.6 %) denied",
+        "  requests  7: 5 (71.4 %) allowed, 2 (28.6 %) denied",
         "  keys      2, of which 1 ever denied",
         "  worst     2 of 2 admitted in one window: api:ip=a, until +1s",
         "  longest   denied for 8s on end: api:ip=a, from +2s",
         "  hardest   2 of 6 denied: api:ip=a",
         "quiet: 1 per 1s, sliding-window",
-        "  asked     never: no request met it",
+        "  requests  0: no request matched the rule",
     ];
     for line in expected {
         assert!(lines.contains(&line), "{line}\n{text}");

@@ -196,7 +196,7 @@ fn decisions(rules: &str, at: &str) -> Vec<bool> {
     lines.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()["allowed"] == true).collect()
 }
 
-/// The first example of docs/simulate.md prints the output that it shows.
+/// The first example of docs/reference/simulate.md prints the output that it shows.
 #[test]
 fn suggest_needs_no_rules_file() {
     let folder = tempfile::TempDir::new().unwrap();

@@ -19,9 +19,9 @@ fn report_is_self_contained_and_escapes_the_trace() {
     assert!(page.contains("&lt;script&gt;alert(1)&lt;/script&gt;"));
     let captions = [
         "Requests over time",
-        "Admitted in the window that ends there",
-        "The keys that were denied most",
-        "Keys by how often",
+        "Permits admitted in the window that ends at each time",
+        "Most denied keys",
+        "Keys by number of",
     ];
     for caption in captions {
         assert_eq!(page.matches(caption).count(), 1, "{caption}");

@@ -155,19 +155,19 @@ fn invalid_lines_are_counted_and_shown() {
     bench.file("access.log", &log);
     let report = bench.report(&["--trace", "access.log", "--attribute", "api=path"]);
     let line = |line: u64, why: &str| json!({ "line": line, "why": why });
-    let log_line = "it is not a line of an access log";
+    let log_line = "not a line of an access log";
     assert_eq!(
         report["bad_lines"]["first"],
         json!([
             line(1, log_line),
-            line(8, "it is longer than 65536 bytes"),
-            line(9, "its time is not one of an access log"),
+            line(8, "the line is longer than 65536 bytes"),
+            line(9, "the time is not in the format of an access log"),
             line(10, log_line),
         ])
     );
     assert_eq!((number(&report, "requests"), number(&report["bad_lines"], "count")), (5, 4));
     let text = bench.run(&["--trace", "access.log", "--attribute", "api=path"]);
-    assert!(stdout(&text).contains("bad lines 4\n          line 1: it is not"), "{}", stdout(&text));
+    assert!(stdout(&text).contains("bad lines 4\n          line 1: not a line"), "{}", stdout(&text));
     let strict = bench.run(&["--trace", "access.log", "--attribute", "api=path", "--strict"]);
     assert_eq!(denial(&strict), format!("access.log:1: {log_line}"));
 }
@@ -206,29 +206,29 @@ fn invalid_options_are_rejected() {
     );
     assert_eq!(
         says(&["--trace", "table"]),
-        "the header of the table has no time, which would be one of time, timestamp, @timestamp, ts, at, date: name it with --time"
+        "the header of the table has no time field (one of time, timestamp, @timestamp, ts, at, date): name it with --time"
     );
     assert!(
         says(&["--trace", "recording", "--constant", "a=b"])
-            .starts_with("a recording has its time, attributes and permits already")
+            .starts_with("a recording contains time, attributes and permits")
     );
     assert_eq!(
         says(&["--trace", "words"]),
-        "cannot tell what words is: say --format combined, json, csv or recording"
+        "cannot detect the format of words: set --format to combined, json, csv or recording"
     );
     assert_eq!(
         says(&["--trace", "words", "--format", "json"]),
-        "words has no line that is one of JSON lines with a time: line 1: it is not JSON: expected value at column 1"
+        "words has no valid line (expected JSON lines with a time): line 1: not JSON: expected value at column 1"
     );
     assert_eq!(
         says(&["--trace", "empty", "--format", "combined"]),
-        "empty has no line that is one of an access log: all its lines are empty"
+        "empty has no valid line (expected an access log): all lines are empty"
     );
     assert_eq!(says(&["--trace", "empty"]), "empty is empty");
-    assert_eq!(says(&[]), "there is no traffic: give --trace or --pattern");
+    assert_eq!(says(&[]), "no traffic: set --trace or --pattern");
     assert_eq!(
         says(&["--trace", "access.log", "--attribute", "api=path", "--constant", "api=/a"]),
-        "--attribute and --constant say twice what `api` is"
+        "`api` is given twice by --attribute and --constant"
     );
     let mistakes = super::run_in(bench.folder.path(), &["--rules", "bad.yaml", "--trace", "access.log"], b"");
     assert_eq!(
@@ -237,7 +237,7 @@ fn invalid_options_are_rejected() {
             "bad.yaml has mistakes:",
             "  bad.yaml:2:23: limit must be between 1 and 1000000000000, not 0",
             "  bad.yaml:3:5: rule `a` needs `window`",
-            "  bad.yaml:3:13: another rule is named `a` already",
+            "  bad.yaml:3:13: another rule is already named `a`",
         ]
     );
     let unknown = bench.run(&["--pattern", "tsunami"]);
@@ -279,11 +279,11 @@ fn input_file_is_not_overwritten() {
     std::os::unix::fs::symlink(bench.path("access.log"), bench.path("link")).unwrap();
     let trace = ["--trace", "access.log", "--against", "old.yaml"];
     for (more, says) in [
-        (&["--decisions", "access.log"][..], "--decisions would write over what --trace names: access.log"),
-        (&["--html", "link"], "--html would write over what --trace names: link"),
-        (&["--html", "./rules.yaml"], "--html would write over what --rules names: ./rules.yaml"),
-        (&["--decisions", "old.yaml"], "--decisions would write over what --against names: old.yaml"),
-        (&["--html", "new", "--decisions", "./new"], "--decisions would write over what --html names: ./new"),
+        (&["--decisions", "access.log"][..], "--decisions would overwrite the file of --trace: access.log"),
+        (&["--html", "link"], "--html would overwrite the file of --trace: link"),
+        (&["--html", "./rules.yaml"], "--html would overwrite the file of --rules: ./rules.yaml"),
+        (&["--decisions", "old.yaml"], "--decisions would overwrite the file of --against: old.yaml"),
+        (&["--html", "new", "--decisions", "./new"], "--decisions would overwrite the file of --html: ./new"),
     ] {
         assert_eq!(denial(&bench.run(&[&trace, more].concat())), says);
     }
@@ -323,7 +323,7 @@ fn times_far_back_are_reported() {
     let report = bench.report(&["--trace", "trace"]);
     let note = report["notes"][0].as_str().unwrap();
     assert!(
-        note.starts_with("times run back by up to ") && note.ends_with("is one of them wrong?"),
+        note.starts_with("times run back by up to ") && note.ends_with("check the times of the trace"),
         "{note}"
     );
 }
@@ -351,7 +351,7 @@ fn unknown_attribute_is_reported() {
     bench.file("access.log", LOG);
     let report = bench.report(&["--trace", "access.log"]);
     let note =
-        "an access log has no `api`, which the rules look at: --attribute api=path, or --constant api=VALUE";
+        "an access log has no `api`, which the rules use: set --attribute api=path, or --constant api=VALUE";
     assert!(report["notes"].as_array().unwrap().contains(&json!(note)), "{report}");
     assert_eq!(number(&report, "unruled"), 5);
     let report = bench.report(&["--trace", "access.log", "--constant", "api=/a"]);
@@ -359,9 +359,9 @@ fn unknown_attribute_is_reported() {
     let bench = Bench::new("rules: [{ name: a, key: [host, ip], limit: 1, window: 1s }]");
     let note = |trace: &str| bench.report(&["--trace", trace])["notes"][0].clone();
     bench.file("access.log", LOG);
-    assert_eq!(note("access.log"), "no line has `host`, so no request has it");
+    assert_eq!(note("access.log"), "no line has the field `host`");
     bench.file("log.json", "{\"time\":1,\"ip\":\"1\",\"host\":[\"a\"]}");
-    assert_eq!(note("log.json"), "no line has `host`, so no request has it");
+    assert_eq!(note("log.json"), "no line has the field `host`");
 }
 
 #[test]

@@ -165,10 +165,10 @@ fn text_logs_are_readable() {
     fs::write(&config, RULES.replace("limit: 2", "limit: 3")).unwrap();
     let log = logged.until("\n");
     assert!(log.starts_with("slidegate: rules: version 2, hash "), "{log}");
-    assert!(log.ends_with(&format!(", 1 in all, from {name}\n")), "{log}");
+    assert!(log.ends_with(&format!(", count 1, from {name}\n")), "{log}");
     fs::write(&config, "rules: [{ name: one, limit: 0, window: 1m }]").unwrap();
     let log = logged.until("mistakes");
-    let expected = format!("\nslidegate: the rules stay as they are: {name} has mistakes:\n  {name}:1:");
+    let expected = format!("\nslidegate: the new rules are not used: {name} has mistakes:\n  {name}:1:");
     assert!(log.contains(&expected), "{log}");
     logged.stop();
 

@@ -175,7 +175,7 @@ fn unreachable_collector_fails_no_decision() {
     for _ in 0..3 {
         logged.server.post("/v1/acquire", BODY);
     }
-    logged.until("spans do not reach the collector");
+    logged.until("cannot send spans to the collector");
     assert_eq!(logged.server.post("/v1/acquire", BODY).status, 429);
     let log = logged.stop();
     assert_eq!(log.lines().count(), 1, "it is logged once: {log}");

@@ -36,7 +36,7 @@ impl Node {
     /// Parses a file. Fails only if the text is not YAML.
     pub fn parse(text: &str) -> Result<Node, Error> {
         if text.len() > MAX_FILE {
-            let message = format!("the file has {} bytes; at most {MAX_FILE} are read", text.len());
+            let message = format!("the file has {} bytes; the maximum is {MAX_FILE}", text.len());
             return Err(Error::file(vec![Problem { line: 1, column: 1, message }]));
         }
         parse::parse(text).map_err(|problem| Error::file(vec![problem]))

@@ -24,7 +24,7 @@ pub(super) fn parse(text: &str) -> Result<Node, Problem> {
         match event {
             Event::StreamStart | Event::DocumentStart(..) | Event::DocumentEnd | Event::StreamEnd => {}
             _ if document.is_some() => {
-                return Err(problem(span, "a file has one document: remove the `---`"));
+                return Err(problem(span, "a file must have one YAML document: remove the `---`"));
             }
             event => document = Some(builder.build(event, span, MAX_DEPTH)?.0),
         }
@@ -56,7 +56,7 @@ impl<'t> Builder<'t> {
     /// Builds the node that begins with `event`, with at most `room` collections inside each other. Returns the node and
     /// its depth.
     fn build(&mut self, event: Event<'t>, span: Span, room: usize) -> Result<(Node, usize), Problem> {
-        let too_large = || problem(span, "the file is too large, too deep, or repeats itself too often");
+        let too_large = || problem(span, "the file is too large, too deeply nested, or has too many aliases");
         let before = self.nodes;
         self.nodes += 1;
         if self.nodes > MAX_NODES || room == 0 {
@@ -284,7 +284,7 @@ mod tests {
 
     #[test]
     fn bounds_repetition_and_depth() {
-        let too_large = "the file is too large, too deep, or repeats itself too often";
+        let too_large = "the file is too large, too deeply nested, or has too many aliases";
         let lines = (1..30).map(|n| format!("a{n}: &a{n} [*a{0}, *a{0}]\n", n - 1));
         let doubling: String = std::iter::once("a0: &a0 [x]\n".to_owned()).chain(lines).collect();
         let chain = |n| (1..n).map(|n| format!("a{n}: &a{n} [*a{}]\n", n - 1)).collect::<String>();
@@ -298,7 +298,7 @@ mod tests {
         }
         assert!(read(&format!("a0: &a0 x\n{}", chain(100))).starts_with('{'));
         assert_eq!(read("a: &a [*a]"), "1:8: an alias must not be inside the value that it repeats");
-        assert_eq!(read("a: 1\n---\nb: 2"), "3:1: a file has one document: remove the `---`");
+        assert_eq!(read("a: 1\n---\nb: 2"), "3:1: a file must have one YAML document: remove the `---`");
         assert!(read("a: [1, 2").starts_with("1:"), "{}", read("a: [1, 2"));
         assert!(read("a: *b").contains("unknown anchor"), "{}", read("a: *b"));
     }

@@ -44,8 +44,8 @@ impl Reader {
             let names: Vec<String> = known.iter().map(|name| format!("`{name}`")).collect();
             let hint = match nearest(name, known) {
                 Some(meant) => format!("did you mean `{meant}`?"),
-                None if known.is_empty() => "it may have none".to_owned(),
-                None => format!("it may have {}", names.join(", ")),
+                None if known.is_empty() => "no fields are allowed".to_owned(),
+                None => format!("the fields are {}", names.join(", ")),
             };
             self.problem(key, format!("unknown field `{}` in {what}: {hint}", shorten(name)));
         }

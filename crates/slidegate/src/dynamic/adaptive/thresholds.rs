@@ -52,7 +52,7 @@ impl Thresholds {
         }
         if !(WHOLE..=10 * WHOLE).contains(&below) || !(WHOLE / 100..=WHOLE).contains(&above) {
             return Err(Error::invalid(
-                "below must be between 100% and 1000%, and above between 1% and 100%: there is room below, and none above",
+                "below must be between 100% and 1000%, and above between 1% and 100%",
             ));
         }
         Ok(self)

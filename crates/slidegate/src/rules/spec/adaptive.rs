@@ -198,7 +198,7 @@ impl AdaptiveFile {
             None => {}
         }
         if terms.by_cpu().is_none() && terms.by_memory().is_none() && terms.by_latency().is_none() {
-            return Err(Error::invalid("adaptive needs something to follow: cpu, memory or latency"));
+            return Err(Error::invalid("adaptive needs at least one of cpu, memory and latency"));
         }
         terms.set_bounds(self.min, self.max)?;
         terms.sensitivity(self.sensitivity)?.smooth(self.smooth.into())

@@ -1,6 +1,6 @@
 //! Rules in a file: every field is declared once, next to the code that turns it into a [`Rule`] and back.
 //!
-//! Reading and its mistakes, the JSON Schema, the content of `GET /v1/rules`, the reference page `docs/configuration.md` and the
+//! Reading and its mistakes, the JSON Schema, the content of `GET /v1/rules`, the reference page `docs/reference/configuration.md` and the
 //! fuzz dictionary derive from the declarations. See [`section!`](crate::section).
 
 mod ad_hoc;
@@ -86,7 +86,7 @@ fn read_rules(given: &Given<'_, RulesFile>, reader: &mut Reader) -> Option<Rules
     let before = reader.count();
     let items = reader.list(node, "rules")?;
     if items.len() > MAX_RULES {
-        reader.problem(node, format!("a file may have {MAX_RULES} rules, not {}", items.len()));
+        reader.problem(node, format!("a file may have at most {MAX_RULES} rules, not {}", items.len()));
         return None;
     }
     let (mut names, mut references) = (HashSet::new(), References::default());

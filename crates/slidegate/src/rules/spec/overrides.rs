@@ -90,7 +90,7 @@ fn read_quota(
         return None;
     }
     if has_burst && !bucket {
-        reader.problem(given.fields.node(), "`burst` belongs to algorithm: token-bucket");
+        reader.problem(given.fields.node(), "`burst` needs algorithm: token-bucket");
         return None;
     }
     let limit = given.or("limit", given.value.limit, base.limit())?;

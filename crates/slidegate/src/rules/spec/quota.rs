@@ -51,7 +51,7 @@ pub(super) fn read_quota(given: &Given<'_, RuleFile>, reader: &mut Reader, what:
             && !has_parameter(&algorithm)
         {
             let owner = defaults.iter().find(|known| has_parameter(known)).map_or("", |known| known.as_str());
-            reader.problem(node, format!("`{name}` belongs to algorithm: {owner}"));
+            reader.problem(node, format!("`{name}` needs algorithm: {owner}"));
         }
     }
     let slices = given.fields.get("slices").map(|node| {

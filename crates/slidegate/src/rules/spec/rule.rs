@@ -101,7 +101,7 @@ crate::field_type! {
             reader.accept(key, crate::request::check_name(&name));
             let nodes = reader.one_or_more(value);
             if nodes.is_empty() {
-                reader.problem(value, format!("match `{name}` is an empty list, which nothing matches"));
+                reader.problem(value, format!("match `{name}` is an empty list, which matches nothing"));
             }
             let texts: Vec<&str> = nodes.iter().filter_map(|node| reader.text(node, "a pattern")).collect();
             conditions.push((name, texts.into_iter().map(Pattern::new).collect()));
@@ -142,7 +142,7 @@ pub(super) fn read_rule<'n>(
     let name = file.name.as_deref().and_then(|name| {
         reader.accept(given.node("name"), check_rule_name(name))?;
         if !names.insert(name.to_owned()) {
-            reader.problem(given.node("name"), format!("another rule is named `{name}` already"));
+            reader.problem(given.node("name"), format!("another rule is already named `{name}`"));
         }
         Some(name)
     });
@@ -188,14 +188,14 @@ pub(super) fn read_rule<'n>(
         let node = given.node("shadow-of");
         references.shadowed.push((node, shadowed));
         if file.mode == Some(Mode::Enforce) {
-            reader.problem(node, "`shadow-of` is for rules that only watch: mode must be shadow or off");
+            reader.problem(node, "`shadow-of` needs mode: shadow or mode: off");
         } else {
             set(reader, "shadow-of", &|rule| rule.shadow_of(shadowed));
         }
     }
     rule.mode = file.mode.unwrap_or(rule.mode);
     if file.mode == Some(Mode::Shadow) && kind == Some(RuleKind::Blocked) {
-        let message = "a blocked rule counts nothing that a shadow could show: mode must be enforce or off";
+        let message = "a blocked rule cannot be a shadow: mode must be enforce or off";
         reader.problem(given.node("mode"), message);
     }
     for node in given.fields.get("replaces").map_or(&[][..], Node::items) {
@@ -228,7 +228,7 @@ fn read_kind(given: &Given<'_, RuleFile>, reader: &mut Reader) -> Option<RuleKin
     };
     for Terms { name, .. } in RuleFile::TERMS.iter().filter(belongs_to_limit) {
         if let Some(node) = given.fields.get(name) {
-            reader.problem(node, format!("`{name}` does not go with `{word}: true`"));
+            reader.problem(node, format!("`{name}` cannot be combined with `{word}: true`"));
         }
     }
     Some(kind)

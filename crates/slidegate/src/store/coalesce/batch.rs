@@ -102,7 +102,7 @@ impl Batch {
 
 /// Returns the error for callers whose batch is never sent.
 fn lost_call_error() -> Error {
-    Error::unavailable("the call that this request was to share was lost")
+    Error::unavailable("the shared call of this request was dropped")
 }
 
 impl InFlightBatch {

@@ -42,7 +42,7 @@ impl<R: RemoteStore> Inner<R> {
         checks: &Checks,
         times: usize,
     ) -> Result<BatchVerdicts, Error> {
-        let away = || Error::store(Fault::Unreachable, "nothing is taken in advance while the store is away");
+        let away = || Error::store(Fault::Unreachable, "no lease is taken while the store is away");
         let [check] = checks.as_slice() else { return Err(away()) };
         self.ensure_discovered().await;
         let server = self.server_state_of(self.store.server_of(&check.key));

@@ -94,7 +94,7 @@ pub(super) async fn verify_identity<R: RemoteStore>(
         return Ok(identity);
     }
     let address = inner.store.server_address(server.id);
-    Err(Error::store(Fault::Restarted, format!("the server at {address} is not the one that counted before")))
+    Err(Error::store(Fault::Restarted, format!("the server at {address} has restarted or was replaced")))
 }
 
 /// Probes the server if it is time, and writes back the missing admissions when it answers.

@@ -43,7 +43,7 @@ impl<R: RemoteStore> Inner<R> {
                 return Err(Error::store(
                     Fault::Unreachable,
                     format!(
-                        "the server at {} does not answer: settle again when it does",
+                        "the server at {} does not answer: try again later",
                         self.store.server_address(server.id)
                     ),
                 ));

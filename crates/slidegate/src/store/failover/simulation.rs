@@ -1,6 +1,6 @@
 //! Deterministic tests, in virtual time, of how far nodes without a server can exceed a limit.
 //!
-//! Each test is a row of the fault table in docs/operations.md. The tests with real servers show that nodes behave
+//! Each test is a row of the fault table in docs/explanation/operations.md. The tests with real servers show that nodes behave
 //! like this; here every bound is checked to the permit.
 
 use super::fallback::{Outage, decide, postpone};

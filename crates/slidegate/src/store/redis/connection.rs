@@ -202,7 +202,7 @@ impl Connections {
     #[cold]
     fn overloaded(&self) -> Error {
         let message = format!(
-            "{} calls to Redis are in flight and none ended within {}: raise max-in-flight, or ask less",
+            "{} calls to Redis are in flight and none ended within {}: raise max-in-flight, or reduce the load",
             self.max_in_flight,
             Micros::from(self.max_wait),
         );

@@ -8,42 +8,51 @@ use crate::{Error, Fault};
 const FOREIGN: &str = "SGFOREIGN";
 
 pub(super) const NOT_OURS: &str =
-    "something else is stored under one of our keys: delete it, or set another redis.prefix";
-pub(super) const CLUSTER: &str = "it is a node of a cluster, which a single redis.url cannot address";
-const PERMISSION: &str = "this user lacks a permission: docs/redis.md lists the commands that are needed";
+    "a value of another program is stored under a key of Slidegate: delete it, or set another redis.prefix";
+pub(super) const CLUSTER: &str = "the server is a node of a cluster: set redis.cluster instead of redis.url";
+const PERMISSION: &str =
+    "this user lacks a permission: docs/reference/redis.md lists the commands that are needed";
 
 /// Server errors: code, fault, advice.
 const CODES: [(&str, Fault, &str); 23] = [
     ("WRONGTYPE", Fault::WrongType, NOT_OURS),
     (FOREIGN, Fault::WrongType, NOT_OURS),
-    ("READONLY", Fault::ReadOnly, "it is a read-only replica: point redis.url at the primary"),
-    ("OOM", Fault::OutOfMemory, "its memory is full (maxmemory): raise it, or shorten windows"),
-    ("LOADING", Fault::Loading, "it is still loading its data: it will answer when it is done"),
+    ("READONLY", Fault::ReadOnly, "the server is a read-only replica: set redis.url to the primary"),
+    ("OOM", Fault::OutOfMemory, "its memory is full: raise maxmemory, or shorten windows"),
+    ("LOADING", Fault::Loading, "the server is still loading its data: wait"),
     (
         "MASTERDOWN",
         Fault::ReadOnly,
-        "it is a replica that has lost its primary: point redis.url at the primary",
+        "the server is a replica without its primary: set redis.url to the primary",
     ),
-    ("BUSY", Fault::Busy, "it is busy with a long script: see SCRIPT KILL"),
-    ("NOAUTH", Fault::NotAllowed, "it wants a password: put it in redis.url as redis://user:password@host"),
-    ("WRONGPASS", Fault::NotAllowed, "it does not accept this user and password: correct redis.url"),
+    ("BUSY", Fault::Busy, "the server runs a long script: see SCRIPT KILL"),
+    (
+        "NOAUTH",
+        Fault::NotAllowed,
+        "the server requires a password: set redis.url to redis://user:password@host",
+    ),
+    ("WRONGPASS", Fault::NotAllowed, "the server does not accept this user and password: correct redis.url"),
     ("NOPERM", Fault::NotAllowed, PERMISSION),
-    ("DENIED", Fault::NotAllowed, "it refuses connections from here: see its protected-mode and bind"),
+    (
+        "DENIED",
+        Fault::NotAllowed,
+        "the server rejects connections from this host: see its protected-mode and bind",
+    ),
     ("MOVED", Fault::Cluster, CLUSTER),
     ("ASK", Fault::Cluster, CLUSTER),
     ("CROSSSLOT", Fault::Cluster, CLUSTER),
     ("CLUSTERDOWN", Fault::Cluster, CLUSTER),
     ("TRYAGAIN", Fault::Cluster, CLUSTER),
-    ("NOREPLICAS", Fault::Other, "it has too few replicas to write (min-replicas-to-write)"),
-    ("MISCONF", Fault::Other, "it denies writes because it cannot save to disk: see its log"),
-    ("UNKILLABLE", Fault::Busy, "it is busy with a long script"),
-    ("NOSCRIPT", Fault::Other, "it forgot a script that it was just given"),
-    ("max number of clients", Fault::Overloaded, "it has no connections left (maxclients)"),
+    ("NOREPLICAS", Fault::Other, "the server has too few replicas to write (min-replicas-to-write)"),
+    ("MISCONF", Fault::Other, "the server rejects writes because it cannot save to disk: see its log"),
+    ("UNKILLABLE", Fault::Busy, "the server runs a long script"),
+    ("NOSCRIPT", Fault::Other, "the server dropped a script that was just loaded"),
+    ("max number of clients", Fault::Overloaded, "the server has no connections left (maxclients)"),
     ("can't run this command", Fault::NotAllowed, PERMISSION),
     (
         "unknown command",
         Fault::Other,
-        "it lacks a command that is needed: Redis 6.2 or newer, or Valkey, is required",
+        "the server lacks a required command: use Redis 6.2 or newer, or Valkey",
     ),
 ];
 
@@ -71,9 +80,10 @@ pub(super) fn explain(error: &RedisError, address: &str) -> Error {
             Fault::NotAllowed,
             format!("Redis at {address} does not accept this user and password: correct redis.url"),
         ),
-        ErrorKind::Parse | ErrorKind::UnexpectedReturnType => {
-            Error::store(Fault::Protocol, format!("what answers at {address} does not speak Redis: {text}"))
-        }
+        ErrorKind::Parse | ErrorKind::UnexpectedReturnType => Error::store(
+            Fault::Protocol,
+            format!("the server at {address} does not speak the Redis protocol: {text}"),
+        ),
         ErrorKind::Server(ServerErrorKind::ResponseError) | ErrorKind::Extension => {
             Error::store(Fault::Other, format!("Redis at {address} answered: {text}"))
         }

@@ -328,12 +328,15 @@ const SETTLE_ROUNDS: usize = 100;
 fn too_many_expired() -> Error {
     Error::store(
         Fault::Trimming,
-        "a key has more expired entries than a few calls may remove; nothing was charged: ask again",
+        "a key has too many expired entries for one decision; nothing was charged: try again",
     )
 }
 
 fn bad_reply() -> Error {
-    Error::store(Fault::Protocol, "Redis gave an answer that is not one of our script's: is it Redis?")
+    Error::store(
+        Fault::Protocol,
+        "the reply is not one of Slidegate's script: check that the server is Redis",
+    )
 }
 
 #[cfg(fuzzing)]

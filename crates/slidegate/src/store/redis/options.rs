@@ -207,7 +207,7 @@ impl RedisTopology {
         }
         match self {
             RedisTopology::Sentinel(RedisSentinel { master, .. }) if master.is_empty() => {
-                Err(Error::invalid("sentinel.master is empty: give the name the sentinels have for it"))
+                Err(Error::invalid("sentinel.master is empty: set the name of the primary in the sentinels"))
             }
             _ => Ok(()),
         }

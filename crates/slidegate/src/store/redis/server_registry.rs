@@ -83,7 +83,7 @@ mod tests {
             assert_eq!(store.reset(&key).await.unwrap_err().fault(), Some(Fault::Restarted));
             assert!(store.inspect(&key).await.unwrap().is_none());
             let message = store.admit(&batch()).await.unwrap_err().to_string();
-            let words = "is not the one that counted before: waiting until what it lost is written back";
+            let words = "has restarted or was replaced: waiting until its lost counts are written back";
             assert!(message.ends_with(words), "{message}");
             let mut pipeline = Pipeline::new();
             pipeline.cmd("SET").arg("sg:{0}:x").arg(5).cmd("GET").arg("sg:{0}:x").cmd("DEL").arg("sg:{0}:x");

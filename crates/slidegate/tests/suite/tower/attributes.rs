@@ -102,7 +102,7 @@ async fn missing_value_is_skipped_replaced_or_rejected() {
     let user = || Extract::header("x-user").unwrap();
     assert_eq!(counted(user().or("nobody"), [get("/")]).await, ["r:a=nobody"]);
     let denied = counted(user().or_deny(StatusCode::UNAUTHORIZED), [get("/"), with("x-user", b"bob")]).await;
-    let error = r#"{"error":{"code":"invalid_request","message":"the request does not say its `a`"}}"#;
+    let error = r#"{"error":{"code":"invalid_request","message":"the request has no `a`"}}"#;
     assert_eq!(denied, [error, "r:a=bob"]);
     let (limiter, _) = limiter("rules: []");
     let layer =
@@ -130,7 +130,7 @@ async fn rejection_by_an_extractor_charges_nothing() {
 #[tokio::test]
 async fn missing_client_address_is_an_error() {
     let client = ClientAddress::new(|peer: &SocketAddr| Some(*peer));
-    let lacks = r#"{"error":{"code":"invalid_request","message":"the server does not say who asks: requests lack the extension SocketAddr"}}"#;
+    let lacks = r#"{"error":{"code":"invalid_request","message":"cannot find the client address: requests lack the extension SocketAddr"}}"#;
     assert_eq!(counted(client.into(), [get("/")]).await, [lacks]);
     // A Unix socket has no address.
     let mut by_socket = get("/");
@@ -150,18 +150,18 @@ fn invalid_layer_is_rejected_at_construction() {
     assert_eq!(message(twice), "attribute `a` is given twice");
     assert_eq!(
         message(layer().attribute("a", Extract::path().or(""))),
-        "the value that stands for a missing one is empty: leave it out if there is none"
+        "the default value is empty: leave it out instead"
     );
     let full = (0..32).fold(layer(), |layer, n| layer.attribute(&n.to_string(), Extract::path()).unwrap());
-    assert_eq!(message(full.attribute("a", Extract::path())), "a request may have 32 attributes, not more");
+    assert_eq!(message(full.attribute("a", Extract::path())), "a request may have at most 32 attributes");
     assert_eq!(
         Extract::header("x user").err().unwrap().to_string(),
-        "a header's name is made of letters, digits and `-`, not \"x user\""
+        "a header name may have letters, digits and `-`, not \"x user\""
     );
     let client = || ClientAddress::new(|peer: &SocketAddr| Some(*peer));
     assert_eq!(
         client().behind(["10.0.0.0/8", "me"]).err().unwrap().to_string(),
-        "a trusted proxy is an address or a network such as 10.0.0.0/8, not \"me\""
+        "a trusted proxy must be an address or a network such as 10.0.0.0/8, not \"me\""
     );
     assert_eq!(
         client().ipv6_prefix(8).err().unwrap().to_string(),

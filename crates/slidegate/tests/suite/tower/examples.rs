@@ -13,7 +13,7 @@ fn axum_example_prints_its_decisions() {
 #[test]
 fn tonic_example_prints_its_decisions() {
     let lines = examples::lines("tonic_layer");
-    let denied = "ResourceExhausted: denied by per-client, again in ";
+    let denied = "ResourceExhausted: denied by per-client, retry in ";
     let answers: Vec<_> =
         lines.iter().map(|line| if line.starts_with(denied) { denied } else { line.as_str() }).collect();
     assert_eq!(answers, ["Serving", "Serving", "Serving", denied, denied]);

@@ -163,7 +163,7 @@ async fn tonic_admits_exactly_the_limit() {
                     Ok(()) => ok += 1,
                     Err(status) => {
                         assert_eq!(status.code(), Code::ResourceExhausted, "{status}");
-                        assert!(status.message().starts_with("denied by per-client, again in "), "{status}");
+                        assert!(status.message().starts_with("denied by per-client, retry in "), "{status}");
                         let wait = status.metadata().get("grpc-retry-pushback-ms").unwrap();
                         let wait: u64 = wait.to_str().unwrap().parse().unwrap();
                         assert!((1..=200).contains(&wait));

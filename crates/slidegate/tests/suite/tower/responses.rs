@@ -98,7 +98,8 @@ async fn unavailable_store_answers_503_or_allows() {
     };
     let denied = send(&hello(&RateLimitLayer::new(limiter())), get("/")).await;
     assert_eq!(denied.status(), StatusCode::SERVICE_UNAVAILABLE);
-    let body = r#"{"error":{"code":"unavailable","message":"it cannot be decided now whether this request may go on"}}"#;
+    let body =
+        r#"{"error":{"code":"unavailable","message":"the request cannot be decided now: try again later"}}"#;
     assert_eq!(denied.body(), body, "errors of the store are not shown to clients");
     let open = send(&hello(&RateLimitLayer::new(limiter()).fail_open()), get("/")).await;
     assert_eq!((open.status(), open.body().as_str()), (StatusCode::OK, "hello"));
@@ -114,7 +115,7 @@ async fn cost_over_the_limit_is_a_client_error() {
     let service = hello(&layer);
     let denied = send(&service, get("/?3")).await;
     assert_eq!(denied.status(), StatusCode::BAD_REQUEST);
-    let message = "3 permits can never pass rule `calls`: its limit is 2";
+    let message = "3 permits exceed the limit of rule `calls`, which is 2: waiting does not help";
     assert_eq!(denied.body(), &format!(r#"{{"error":{{"code":"invalid_request","message":"{message}"}}}}"#));
     let denied = send(&service, get("/")).await;
     assert_eq!(denied.status(), StatusCode::UNPROCESSABLE_ENTITY);
@@ -149,7 +150,7 @@ async fn grpc_requests_get_grpc_statuses() {
 
     let denied = send(&hello(&layer), call("application/grpc")).await;
     assert_eq!(header(&denied, "grpc-retry-pushback-ms").unwrap(), "60000");
-    assert_eq!(header(&denied, "grpc-message").unwrap(), "denied by one, again in 1m");
+    assert_eq!(header(&denied, "grpc-message").unwrap(), "denied by one, retry in 1m");
     let statuses = [(400, "3"), (401, "16"), (403, "7"), (404, "3"), (500, "13"), (503, "14")];
     for (http, grpc) in statuses {
         let status = StatusCode::from_u16(http).unwrap();

@@ -1,5 +1,5 @@
 //! All metrics: type, name, unit, labels and help. The page is written from this table, and a test compares it with
-//! `docs/metrics.md`.
+//! `docs/reference/metrics.md`.
 
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Unit;
@@ -14,7 +14,7 @@ pub(super) struct Metric<const N: usize> {
     pub(super) help: &'static str,
 }
 
-/// Declares a constant for each metric, and `rows` with the lines of the table in `docs/metrics.md`.
+/// Declares a constant for each metric, and `rows` with the lines of the table in `docs/reference/metrics.md`.
 macro_rules! metrics {
     (@unit) => { None };
     (@unit $unit:ident) => { Some(Unit::$unit) };
@@ -127,8 +127,8 @@ mod tests {
 
     #[test]
     fn metrics_are_documented_in_their_order() {
-        let page = include_str!("../../../../../../docs/metrics.md");
+        let page = include_str!("../../../../../../docs/reference/metrics.md");
         let documented: Vec<&str> = page.lines().filter(|line| line.starts_with("| `slidegate_")).collect();
-        assert_eq!(documented, rows(), "docs/metrics.md has one row for each metric");
+        assert_eq!(documented, rows(), "docs/reference/metrics.md has one row for each metric");
     }
 }

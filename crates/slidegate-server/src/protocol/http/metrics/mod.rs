@@ -1,4 +1,4 @@
-//! `GET /metrics`: metrics for Prometheus. `docs/metrics.md` lists them all, and a test compares the two.
+//! `GET /metrics`: metrics for Prometheus. `docs/reference/metrics.md` lists them all, and a test compares the two.
 //!
 //! Labels are protocols, rules, servers and fixed words: nothing that a caller sends becomes a label.
 
@@ -27,7 +27,7 @@ use super::operation::{Access, METRICS, Operation};
 use super::route::Route;
 
 pub(super) fn route() -> Route {
-    let operation = Operation::new(Access::Api, "metrics", "For Prometheus: OpenMetrics")
+    let operation = Operation::new(Access::Api, "metrics", "Metrics for Prometheus, in OpenMetrics format")
         .answers_metrics("200", "The metrics")
         .fails(&[Code::Unavailable]);
     Route::new("/metrics").get(metrics, operation)
@@ -37,7 +37,7 @@ async fn metrics(State(app): State<Shared>) -> Result<Response, ApiError> {
     let Ok(permit) = Arc::clone(&app.export.metrics_pages).try_acquire_owned() else {
         return Err(ApiError::new(
             Code::Unavailable,
-            "as many pages of metrics are sent as may be: try again",
+            "too many concurrent requests for metrics: try again later",
         ));
     };
     let mut registry = Registry::with_prefix("slidegate");

@@ -101,8 +101,8 @@ impl RedisStore {
         let policy = field("maxmemory_policy").unwrap_or("noeviction");
         if policy != "noeviction" && field("maxmemory").is_some_and(|bytes| bytes != "0") {
             warnings.push(format!(
-                "maxmemory-policy is {policy}: when its memory is full Redis will evict counts, and what they \
-                 counted is admitted again; set it to noeviction"
+                "maxmemory-policy is {policy}: Redis evicts counts when its memory is full, and their \
+                 permits are admitted again; set it to noeviction"
             ));
         }
         if field("cluster_enabled") == Some("1") && !self.inner.topology.is_cluster() {

@@ -69,13 +69,15 @@ impl Sentinel {
             match self.query_one(client).await {
                 Ok(Some(found)) => return Ok(found),
                 Ok(None) => {
-                    let message =
-                        format!("the sentinel at {address} knows no `{}`: correct master", self.master);
+                    let message = format!(
+                        "the sentinel at {address} does not know `{}`: correct sentinel.master",
+                        self.master
+                    );
                     last = Some(Error::store(Fault::Unreachable, message));
                 }
                 Err(error) => {
                     let error = explain(&error, address);
-                    let message = format!("no sentinel answers; the last one said: {error}");
+                    let message = format!("no sentinel answers; the last error: {error}");
                     last.get_or_insert(Error::store(Fault::Unreachable, message));
                 }
             }
@@ -99,7 +101,9 @@ pub(crate) async fn check_role(connection: &mut MultiplexedConnection, address: 
         Some("master") => Ok(()),
         _ => Err(Error::store(
             Fault::ReadOnly,
-            format!("Redis at {address} is not the primary that the sentinels say it is: waiting for them"),
+            format!(
+                "Redis at {address} is not a primary, although the sentinels report it: waiting for them"
+            ),
         )),
     }
 }

@@ -25,7 +25,7 @@ impl Inner {
     ) -> Result<BatchVerdicts, Error> {
         let checks = || batch.iter().flat_map(Checks::as_slice);
         if checks().any(|check| check.encoding == Encoding::Packed) {
-            return Err(Error::invalid("`encoding: packed` needs scripts: not with redis.mode transaction"));
+            return Err(Error::invalid("`encoding: packed` cannot be combined with redis.mode: transaction"));
         }
         let mut keys: Vec<&Key> = Vec::new();
         for check in checks() {

@@ -154,7 +154,7 @@ impl Inner {
         Err(failed(Error::store(
             Fault::Conflict,
             format!(
-                "others changed the same keys {MAX_ATTEMPTS} times while this was decided: use scripts for hot keys"
+                "other clients changed the same keys {MAX_ATTEMPTS} times during the decision: use redis.mode: script for hot keys"
             ),
         )))
     }

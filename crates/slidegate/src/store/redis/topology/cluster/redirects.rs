@@ -84,15 +84,15 @@ impl<'c> RedirectLoop<'c> {
                     Redirect::Moved(to) => {
                         // If the redirect cannot be followed now, the next attempt reports it.
                         let _ = self.cluster.apply_moved(self.slot, &to, &from, self.version).await;
-                        "MOVED: its nodes do not agree who has it"
+                        "MOVED: its nodes disagree about the owner"
                     }
                     Redirect::Ask(to) if can_ask => {
                         self.asked_server = Some(self.cluster.importing_server(&to, &from)?);
-                        "ASK: it is on its way to another node"
+                        "ASK: the slot is moving to another node"
                     }
                     Redirect::Ask(_) | Redirect::Again => {
                         self.attempts = self.attempts.max(IMMEDIATE_ATTEMPTS);
-                        "TRYAGAIN: it is on its way to another node"
+                        "TRYAGAIN: the slot is moving to another node"
                     }
                     Redirect::Down => {
                         self.attempts = self.attempts.max(IMMEDIATE_ATTEMPTS);

@@ -1,0 +1,290 @@
+//! Documents that derive from the declarations of rule fields and settings: the reference page `docs/reference/configuration.md` and the
+//! fuzz dictionaries. The tests compare the files with the declarations; with `SLIDEGATE_WRITE=1` they write them.
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+use std::path::Path;
+
+use slidegate::section::{Description, Kind, Section, Terms};
+use slidegate::{Rules, rules::RulesFile};
+use slidegate_server::config::Config;
+
+/// Compares a file of the repository with the text that it must have.
+#[track_caller]
+fn compare(path: &str, expected: &str) {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(path);
+    if std::env::var_os("SLIDEGATE_WRITE").is_some() {
+        std::fs::write(&file, expected).unwrap();
+    }
+    let found = std::fs::read_to_string(&file).unwrap_or_default();
+    let difference = found.lines().zip(expected.lines()).find(|(found, expected)| found != expected);
+    assert!(
+        found == expected,
+        "{path} is out of date: {difference:?}. Write it with\n\
+         SLIDEGATE_WRITE=1 cargo nextest run --workspace --all-features -E 'test(/^reference::/)'"
+    );
+}
+
+/// Text before the tables.
+const INTRODUCTION: &str = "# Configuration
+
+Every field of the configuration file, in the order of its sections. A file needs `rules`; everything else is optional. A field
+that is null counts as not given. `slidegate validate FILE` reports every mistake with its line and column; `slidegate schema`
+prints the JSON Schema for editors. This page is generated from the declarations in `crates/slidegate/src/rules/spec` and
+`crates/slidegate-server/src/config`; a test compares it with them.
+
+A length of time is a number and a unit, such as `250ms`, `5s` or `1h 30m`. A percentage has a percent sign.
+";
+
+/// Type of a field, for people.
+fn type_name(kind: &Kind) -> String {
+    match kind {
+        Kind::Flag => "flag".into(),
+        Kind::Whole(..) => "whole number".into(),
+        Kind::Number(..) => "number".into(),
+        Kind::Text => "text".into(),
+        Kind::Time(_) => "length of time".into(),
+        Kind::Percent(_) => "percentage".into(),
+        Kind::Words(words) => {
+            let words: Vec<String> = words.words.iter().map(|(word, _)| format!("`{word}`")).collect();
+            words.join(", ")
+        }
+        Kind::List(item, _) => format!("list: {}", type_name(item)),
+        Kind::Map(value) => format!("mapping: {}", type_name(value)),
+        Kind::Section(_) => "section".into(),
+        Kind::Union(_, kinds) => kinds.iter().map(type_name).collect::<Vec<_>>().join("; or "),
+        Kind::Any => "any".into(),
+    }
+}
+
+fn bounds(kind: &Kind) -> String {
+    let percent = |hundredths: &u64| format!("{}%", *hundredths as f64 / 100.0);
+    match kind {
+        Kind::Whole(0, u64::MAX) | Kind::Percent(None) | Kind::Time(None) => String::new(),
+        Kind::Whole(min, u64::MAX) => format!("from {min}"),
+        Kind::Whole(min, max) => format!("{min} to {max}"),
+        Kind::Number(min, max) => format!("{} to {}", *min as f64 / 100.0, *max as f64 / 100.0),
+        Kind::Time(Some((min, max))) => format!("{min} to {max}"),
+        Kind::Percent(Some((min, max))) => format!("{} to {}", percent(min), percent(max)),
+        _ => String::new(),
+    }
+}
+
+/// Value of a field that shows how it is written.
+fn example(terms: &Terms, kind: &Kind, default: Option<&str>) -> String {
+    let given = terms.example.or(default.filter(|default| !default.is_empty()));
+    given.map_or_else(
+        || match kind {
+            Kind::Flag => "true".into(),
+            Kind::Words(words) => words.words[0].0.into(),
+            Kind::Section(section) => {
+                let required = section.fields.iter().filter(|(terms, ..)| terms.required);
+                let fields: Vec<String> = required
+                    .map(|(terms, kind, default)| {
+                        format!("{}: {}", terms.name, example(terms, kind, default.as_deref()))
+                    })
+                    .collect();
+                if fields.is_empty() { "{}".into() } else { format!("{{ {} }}", fields.join(", ")) }
+            }
+            Kind::Union("Rules", _) => "[{ name: all, limit: 100, window: 1m }]".into(),
+            _ => panic!("`{}` needs an example", terms.name),
+        },
+        str::to_owned,
+    )
+}
+
+/// Sections inside of a type.
+fn nested(kind: &Kind) -> Vec<&Description> {
+    match kind {
+        Kind::Section(section) => vec![section],
+        Kind::List(item, _) | Kind::Map(item) => nested(item),
+        Kind::Union(_, kinds) => kinds.iter().flat_map(nested).collect(),
+        _ => Vec::new(),
+    }
+}
+
+fn vocabularies(kind: &Kind) -> Vec<&slidegate::section::Vocabulary> {
+    match kind {
+        Kind::Words(words) => vec![words],
+        Kind::List(item, _) | Kind::Map(item) => vocabularies(item),
+        Kind::Union(_, kinds) => kinds.iter().flat_map(vocabularies).collect(),
+        _ => Vec::new(),
+    }
+}
+
+fn write_section(page: &mut String, path: &str, section: &Description) {
+    let heading = if path.is_empty() { "The file".to_owned() } else { format!("`{path}`") };
+    writeln!(page, "\n## {heading}\n\n{}\n", section.doc.trim()).unwrap();
+    page.push_str("| field | type | default | bounds | meaning | example |\n|---|---|---|---|---|---|\n");
+    let code = |text: &str| if text.is_empty() { String::new() } else { format!("`{text}`") };
+    for (terms, kind, default) in &section.fields {
+        let default = match default {
+            _ if terms.required => "required".to_owned(),
+            default => code(default.as_deref().unwrap_or_default()),
+        };
+        let example = example(terms, kind, Some(default.trim_matches('`')).filter(|_| !terms.required));
+        let (name, kind_name, bounds, doc) = (terms.name, type_name(kind), bounds(kind), terms.doc.trim());
+        let row = format!("| `{name}` | {kind_name} | {default} | {bounds} | {doc} | {} |", code(&example));
+        page.push_str(&row.replace("|  |", "| |").replace("|  |", "| |"));
+        page.push('\n');
+    }
+    let words = section.fields.iter().flat_map(|(terms, kind, _)| {
+        vocabularies(kind).into_iter().flat_map(|words| &words.words).map(|word| (terms.name, word))
+    });
+    let words: Vec<_> = words.collect();
+    if !words.is_empty() {
+        page.push('\n');
+    }
+    for (name, (word, doc)) in words {
+        writeln!(page, "- `{name}: {word}`: {}", doc.trim()).unwrap();
+    }
+    for (terms, kind, _) in &section.fields {
+        let path = if path.is_empty() { terms.name.to_owned() } else { format!("{path}.{}", terms.name) };
+        for section in nested(kind) {
+            write_section(page, &path, section);
+        }
+    }
+}
+
+#[test]
+fn page_lists_every_field() {
+    let mut page = INTRODUCTION.to_owned();
+    write_section(&mut page, "", &Config::describe());
+    compare("docs/reference/configuration.md", &page);
+}
+
+/// Pieces of YAML and values at the edges, which no declaration contains.
+const YAML_WORDS: [&str; 20] = [
+    "- {",
+    "\\x0a",
+    "&a ",
+    "*a",
+    "!!str ",
+    "? ",
+    "<<: *a",
+    "---\\x0a",
+    "\\\"\\\\n\\\"",
+    "\\xc2\\x85",
+    "1h 30m",
+    "1us",
+    ".inf",
+    "0x1F",
+    "1_000",
+    "|\\x0a  ",
+    "12.5%",
+    "true",
+    "null",
+    "[{",
+];
+
+/// Values of settings that no declaration contains.
+const CONFIG_WORDS: [&str; 9] = [
+    "redis://",
+    "rediss://u:p@h:1/2",
+    "127.0.0.1:1",
+    "10.0.0.0/8",
+    "::1",
+    "header x-id",
+    "client",
+    "version: ",
+    "hash: ",
+];
+
+/// Collects the names of all fields and all words of a section.
+fn collect(section: &Description, words: &mut BTreeSet<String>) {
+    for (terms, kind, _) in &section.fields {
+        words.insert(format!("{}: ", terms.name));
+        let vocabulary = vocabularies(kind).into_iter().flat_map(|words| &words.words);
+        words.extend(vocabulary.map(|(word, _)| (*word).to_owned()));
+        nested(kind).into_iter().for_each(|section| collect(section, words));
+    }
+}
+
+fn dictionary(section: &Description, more: &[&[&str]]) -> String {
+    let mut words = BTreeSet::new();
+    collect(section, &mut words);
+    let more = more.iter().flat_map(|words| words.iter()).map(|word| (*word).to_owned());
+    let words = words.into_iter().chain(more);
+    words.map(|word| format!("\"{word}\"\n")).collect()
+}
+
+#[test]
+fn fuzz_dictionaries_have_every_field() {
+    compare("fuzz/words/rules", &dictionary(&RulesFile::describe(), &[&YAML_WORDS]));
+    compare("fuzz/words/config", &dictionary(&Config::describe(), &[&YAML_WORDS, &CONFIG_WORDS]));
+}
+
+/// Other fields that a field needs beside it, by its path.
+const COMPANIONS: [(&str, &str); 7] = [
+    ("rules.burst", "algorithm: token-bucket"),
+    ("rules.slices", "algorithm: time-slice"),
+    ("rules.tag", "key: [tenant]"),
+    ("rules.overrides", "key: [ip]"),
+    ("redis.tls", "url: \"rediss://x\""),
+    ("redis.tls.cert", "key: x"),
+    ("redis.tls.key", "cert: x"),
+];
+
+/// Every example on the page is valid where it is written.
+#[test]
+fn every_example_is_accepted() {
+    let mut examples = 0;
+    for (terms, kind, default) in Config::describe().fields {
+        let default = default.as_deref();
+        let (name, example) = (terms.name, example(&terms, &kind, default));
+        if name == "rules" {
+            let Some(rule) = nested(&kind).into_iter().next() else { panic!("rules are a section") };
+            for (terms, kind, default) in &rule.fields {
+                let name = terms.name;
+                let value = self::example(terms, kind, default.as_deref());
+                let value = if matches!(kind, Kind::Flag) { "true" } else { value.as_str() };
+                let limit = match name {
+                    "unlimited" | "blocked" => "",
+                    "limit" => ", window: 1s",
+                    "window" => ", limit: 10",
+                    _ => ", limit: 10, window: 1s",
+                };
+                let other = COMPANIONS.iter().find(|(path, _)| *path == format!("rules.{name}"));
+                let other = other.map_or(String::new(), |(_, other)| format!(", {other}"));
+                let own = if name == "name" { "" } else { ", name: a" };
+                let text = format!(
+                    "rules: [{{ name: everybody, limit: 1, window: 1s }}, {{ {name}: {value}{own}{limit}{other} }}]"
+                );
+                let read = Rules::from_yaml(&text);
+                assert!(read.is_ok(), "{text}: {}", read.unwrap_err());
+                examples += 1;
+            }
+            continue;
+        }
+        let text = format!("{name}: {example}\nrules: []");
+        assert!(Config::parse(&text).is_ok(), "{text}: {}", Config::parse(&text).unwrap_err());
+        examples += accepted_in(name, &kind);
+    }
+    assert!(examples > 90, "{examples}");
+}
+
+/// Checks the examples of a section of settings at this path. Returns their number.
+fn accepted_in(path: &str, kind: &Kind) -> usize {
+    let Kind::Section(section) = kind else { return 0 };
+    let mut examples = 0;
+    for (terms, kind, default) in &section.fields {
+        let inner = format!("{path}.{}", terms.name);
+        let others = section.fields.iter().filter(|(other, ..)| other.required && other.name != terms.name);
+        let others = others.map(|(terms, kind, default)| {
+            format!(", {}: {}", terms.name, example(terms, kind, default.as_deref()))
+        });
+        let companion = COMPANIONS.iter().find(|(path, _)| *path == inner);
+        let companion = companion.map(|(_, other)| format!(", {other}"));
+        let others: String = others.chain(companion).collect();
+        let field = format!("{}: {}{others}", terms.name, example(terms, kind, default.as_deref()));
+        let nested = path.split('.').rev().fold(field, |text, name| match name {
+            "tls" if path == "redis.tls" => format!("url: \"rediss://x\", tls: {{ {text} }}"),
+            name => format!("{name}: {{ {text} }}"),
+        });
+        let text = format!("{{ {nested}, rules: [] }}");
+        let read = Config::parse(&text);
+        assert!(read.is_ok(), "{text}: {}", read.unwrap_err());
+        examples += 1 + accepted_in(&inner, kind);
+    }
+    examples
+}

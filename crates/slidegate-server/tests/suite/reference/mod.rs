@@ -1,0 +1,3 @@
+//! Files that derive from declarations in the code.
+
+mod configuration;
