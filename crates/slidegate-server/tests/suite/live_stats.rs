@@ -218,14 +218,15 @@ fn access_reports_the_rights_of_a_token() {
     let (data, admin) = ("data-token-0123456789", "admin-token-0123456789");
     let rights = |server: &Server, token: &str| {
         let header = format!("Bearer {token}");
-        let headers = [("authorization", header.as_str())];
-        let answer = server.send("GET", "/v1/access", if token.is_empty() { &[] } else { &headers }, "");
+        let headers: &[(&str, &str)] =
+            if token.is_empty() { &[] } else { &[("authorization", header.as_str())] };
+        let answer = server.send("GET", "/v1/access", headers, "");
         assert_eq!(answer.status, 200);
         let body = answer.json();
         let code = body["change_error"]["code"].as_str().unwrap_or_default().to_owned();
         (body["token"].clone(), body["may_call"] == true, body["may_change"] == true, code)
     };
-    let expect = |token: &str, call, change, code: &str| (token.into(), call, change, code.to_owned());
+    let expect = |token: &str, call, change, code: &str| (Value::from(token), call, change, code.to_owned());
     let both = [("SLIDEGATE_TOKEN", data), ("SLIDEGATE_ADMIN_TOKEN", admin)];
     let server = Server::with_env(&both, RULES, &[]);
     assert_eq!(rights(&server, ""), expect("none", false, false, "unauthorized"));
