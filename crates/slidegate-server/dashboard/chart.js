@@ -203,12 +203,12 @@ export class Chart {
 
   /** Makes the range longer or shorter by a factor, around the second under the cursor. */
   scale(factor) {
-    const middle = this.look ?? this.until;
-    const half = ((this.until - this.from + 1) * factor) / 2;
     const [first, last] = this.history.range(Infinity, 60);
-    const [from, until] = this.atLeast(Math.max(first, Math.round(middle - half)), Math.min(last, Math.round(middle + half)));
+    const length = Math.min(last - first + 1, Math.max(LEAST_COLUMNS * this.history.unit, Math.round((this.until - this.from + 1) * factor)));
+    const middle = this.look ?? this.until;
+    const from = Math.max(first, Math.min(last - length + 1, Math.round(middle - length / 2)));
     const look = this.look;
-    this.zoomTo(until - from + 1 >= Math.min(this.range, last - first) ? null : [from, until]);
+    this.zoomTo(length >= Math.min(this.range, last - first + 1) ? null : [from, from + length - 1]);
     this.lookAt(look);
   }
 

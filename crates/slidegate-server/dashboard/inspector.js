@@ -168,7 +168,7 @@ function note({ algorithm, count: counts, entries, truncated }, summed) {
   if (algorithm === "sliding-counter") return "A sliding counter stores two numbers: for this window and for the previous one. The line is an upper bound.";
   const one = counts === "attempts" ? "attempt" : "admission";
   const mark = summed ? `Each mark is the sum of the ${one}s in a short time.` : `Each mark is one ${one}.`;
-  const attempts = counts === "attempts" ? " This rule counts denied requests too." : "";
+  const attempts = counts === "attempts" ? " This rule counts denied requests too, and stores the newest attempts, as many as its limit." : "";
   const slices = algorithm === "time-slice" ? " A slice expires as a whole." : "";
   const cut = truncated ? ` Only the oldest ${many(entries.length, one)} are shown.` : "";
   return `${mark} Its height is its permits.${attempts} The line on the right shows the permits in use if no other request arrives.${slices}${cut}`;
