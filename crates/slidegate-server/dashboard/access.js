@@ -1,67 +1,66 @@
-// Who may change things here, and the dialog for a token.
+// Rights of this page on its server, and the dialog for a token.
 
 import { $, attribute, say, text } from "./dom.js";
-import { ApiError, checkRules, hasToken, setToken } from "./api.js";
+import { access, currentToken, hasToken, setToken } from "./api.js";
+import { notice } from "./banner.js";
 
-/** `unknown`, `yes`, `token` (an admin token would do), or the code that says why nobody may. */
-let changes = "unknown";
-/** The server's message, if it answered 403. */
-let why = "";
+/** Answer of `GET /v1/access`; null until the server has answered. */
+let rights = null;
 const listeners = new Set();
 
-export const mayChange = () => changes === "yes";
+export const mayCall = () => rights?.may_call === true;
+export const mayChange = () => rights?.may_change === true;
+export const rightsKnown = () => rights != null;
 
+/** Calls `listener` now, and whenever the rights change. */
 export function onAccess(listener) {
   listeners.add(listener);
   listener();
 }
 
-const tell = () => listeners.forEach((listener) => listener());
-
-/** One sentence: how to open changes. Empty if they are. */
-export function howToOpen() {
-  switch (changes) {
-    case "yes":
-    case "unknown":
-      return "";
-    case "token":
-      return hasToken()
-        ? "This token does not allow changes. Enter an admin token (Token, above)."
-        : "Changes need an admin token (Token, above).";
-    case "cross_origin":
-      return "Changes from a web page need an admin token. Start the server with SLIDEGATE_ADMIN_TOKEN, and enter that token here.";
-    case "forbidden":
-      return sentence(why);
-    default:
-      return "Cannot tell if changes are allowed: the server did not answer.";
-  }
+/** Says how to get the right to change rules and counts. Empty if this page has it, or if the rights are not known. */
+export function howToChange() {
+  if (!rights || rights.may_change) return "";
+  const { code, message } = rights.change_error ?? {};
+  if (code !== "unauthorized") return sentence(message);
+  return rights.token === "client"
+    ? "This token cannot change anything. Enter an admin token (button Token, at the top)."
+    : "To change rules or counts, enter an admin token (button Token, at the top).";
 }
 
-/** Why a call that needs a token or another listener did not get through; other failures in the server's words. */
+/** Says why a call failed. */
 export function because(error) {
-  if (error.status === 401) return hasToken() ? "This token does not allow this. Enter another one (Token, above)." : "A token is required (Token, above).";
+  if (error.status === 401) return hasToken() ? "This token does not allow that. Enter another token (button Token, at the top)." : "This needs a token (button Token, at the top).";
   return sentence(error.message);
 }
 
 const sentence = (words) => (words ? words[0].toUpperCase() + words.slice(1) + (/[.!?]$/.test(words) ? "" : ".") : "");
 
-/** Asks with rules that cannot be right, so that nothing can change: who may is told what is wrong with them. */
-export async function probe() {
+/** Asks the server for the rights of the stored token. They stay unknown if the server does not answer. */
+export async function refreshAccess() {
   try {
-    await checkRules("{");
-    changes = "yes";
-  } catch (error) {
-    if (!(error instanceof ApiError) || !error.status || error.status >= 500) changes = "unreachable";
-    else if (error.status === 401) changes = "token";
-    else if (error.status === 403) [changes, why] = [error.code, error.message];
-    else changes = "yes";
+    use(await access(currentToken()));
+  } catch {
+    use(null);
   }
-  tell();
+}
+
+function use(answer) {
+  rights = answer;
+  const wrong = rights?.token === "wrong";
+  const words = { client: "Client token", admin: "Admin token", wrong: "Wrong token" };
+  text($("token-open"), hasToken() ? words[rights?.token] ?? "Token" : "Token");
+  attribute($("token-open"), "data-held", hasToken() && !wrong);
+  attribute($("token-open"), "data-bad", hasToken() && wrong);
+  // Without a right to call, the notice of the feed says so.
+  if (wrong && hasToken() && rights.may_call) notice("token", "alert", "The server does not accept the token of this tab.", "Enter another token, or remove it.", ["Token", () => askForToken()]);
+  else notice("token", null);
+  for (const listener of listeners) listener();
 }
 
 export function askForToken(why) {
   const dialog = $("token-dialog");
-  text($("token-why"), `${why ? `${why} ` : ""}Stored in this tab until it is closed, and sent only to this server.`);
+  text($("token-why"), `${why ? `${why} ` : ""}The token stays in this tab until you close it. It is sent to this server only.`);
   say($("token-said"), "");
   $("token-forget").disabled = !hasToken();
   if (dialog.open) return;
@@ -70,28 +69,39 @@ export function askForToken(why) {
   $("token-input").focus();
 }
 
-/** `changed` is called when another token is in use. */
+/** Starts the token dialog. `changed` is called when another token is in use. */
 export function startAccess(changed) {
-  const use = (token) => {
+  const done = (token, answer) => {
     setToken(token);
     $("token-dialog").close();
-    held();
+    if (answer) use(answer);
     changed();
   };
   $("token-open").addEventListener("click", () => askForToken());
   $("token-cancel").addEventListener("click", () => $("token-dialog").close());
-  $("token-forget").addEventListener("click", () => use(null));
-  $("token-form").addEventListener("submit", (event) => {
+  $("token-forget").addEventListener("click", () => done(null));
+  $("token-form").addEventListener("submit", async (event) => {
     event.preventDefault();
     const token = $("token-input").value.trim();
-    // What a header cannot carry is no token.
-    if (!/^[\x21-\x7e]+$/.test(token)) return say($("token-said"), "A token may have letters, digits and signs, but no spaces.", true);
-    use(token);
+    // A header cannot carry other characters.
+    if (!/^[\x21-\x7e]+$/.test(token)) return say($("token-said"), "A token has only ASCII letters, digits and signs, and no spaces.", true);
+    const answer = await check(token);
+    if (answer) done(token, answer);
   });
-  held();
 }
 
-function held() {
-  attribute($("token-open"), "data-held", hasToken());
-  text($("token-open"), hasToken() ? "Token set" : "Token");
+/** Returns the rights of `token`. If the server does not accept it, says so in the dialog and returns null. */
+async function check(token) {
+  $("token-save").disabled = true;
+  say($("token-said"), "Checking…");
+  try {
+    const answer = await access(token);
+    if (answer.token !== "wrong") return answer;
+    say($("token-said"), "The server does not accept this token.", true);
+  } catch (error) {
+    say($("token-said"), sentence(error.message), true);
+  } finally {
+    $("token-save").disabled = false;
+  }
+  return null;
 }

@@ -1,6 +1,7 @@
-// What becomes of a count if nobody asks: when permits come free, and how the rest goes.
+// Future of a count if no other request arrives.
 
-/** What the server said about a key, with instants instead of waits. `rate` is a token bucket's, in permits a ms. */
+/** Converts the answer of the server about a key: instants instead of waits. `rate` is that of a token bucket, in permits per
+    millisecond. */
 export function reading(answer) {
   const now = answer.at_ms ?? Date.now();
   const waits = answer.entries.map(({ leaves_after_ms }) => leaves_after_ms);
@@ -12,6 +13,7 @@ export function reading(answer) {
   return {
     now, window, entries, bucket,
     fixed: answer.algorithm === "fixed-window",
+    attempts: answer.count === "attempts",
     used: answer.used,
     limit: answer.limit ?? null,
     empty: now + answer.reset_after_ms,
@@ -19,7 +21,8 @@ export function reading(answer) {
   };
 }
 
-/** `[instant, used]` from now on, each holding until the next; of a bucket, the two ends of a straight line. */
+/** Returns `[instant, used]` from now on. Each value holds until the next instant; for a bucket they are the ends of a straight
+    line. */
 export function course({ now, used, entries, empty, bucket }) {
   if (bucket || !entries.length) return [[now, used], [empty, 0]];
   const steps = [[now, used]];
@@ -32,7 +35,7 @@ export function course({ now, used, entries, empty, bucket }) {
   return steps;
 }
 
-/** When the next permit can be had, and which admission makes room for it. Without one it can be had now. */
+/** Returns when the next permit is free, and the entry that must expire before. */
 export function nextFree(read) {
   const { used, limit, entries, empty, rate, now, bucket } = read;
   if (limit == null || used < limit) return { at: now, free: true, entry: entries[0] ?? null };

@@ -1,5 +1,5 @@
-// Calls to the server this page came from. Addresses are taken from this file's own, so that a proxy may serve the
-// page under a path.
+// Calls to the server of this page. URLs are relative to the URL of this file, so that a proxy can serve the page under
+// a path.
 
 const BASE = new URL("../", import.meta.url);
 const KEPT = "slidegate-token";
@@ -11,7 +11,7 @@ try {
   // Without storage the token lasts as long as the page.
 }
 
-/** Why a call was not answered: `code` for programs, `message` for people. Without a status nobody was reached. */
+/** Failed call: `code` for programs, `message` for people. The status is 0 if no server answered. */
 export class ApiError extends Error {
   constructor(status, code, message) {
     super(message);
@@ -21,6 +21,7 @@ export class ApiError extends Error {
 }
 
 export const hasToken = () => token != null;
+export const currentToken = () => token;
 
 export function setToken(value) {
   token = value || null;
@@ -28,14 +29,14 @@ export function setToken(value) {
     if (token) sessionStorage.setItem(KEPT, token);
     else sessionStorage.removeItem(KEPT);
   } catch {
-    // As above.
+    // See above.
   }
 }
 
-/** The answer as it comes, for what is read while it arrives. */
-export async function open(path, { method = "GET", body, type, signal } = {}) {
+/** Returns the response as soon as its head has arrived. `as` is a token to send instead of the stored one. */
+export async function open(path, { method = "GET", body, type, signal, as = token } = {}) {
   const headers = new Headers();
-  if (token) headers.set("authorization", `Bearer ${token}`);
+  if (as) headers.set("authorization", `Bearer ${as}`);
   if (type) headers.set("content-type", type);
   try {
     return await fetch(new URL(path, BASE), { method, body, headers, signal, cache: "no-store", credentials: "same-origin" });
@@ -50,7 +51,7 @@ export async function failure(response) {
   try {
     said = (await response.json()).error;
   } catch {
-    // A proxy's own page, or nothing.
+    // The response of a proxy, or an empty one.
   }
   return new ApiError(response.status, said?.code ?? "", said?.message ?? `The server answered with status ${response.status}.`);
 }
@@ -72,13 +73,15 @@ async function ask(path, options = {}) {
 const json = async (path, options) => (await ask(path, options)).json();
 const post = (path, body, also) => json(path, { method: "POST", body: JSON.stringify(body), type: "application/json", also });
 
-/** A key in an address. A segment that an address would swallow keeps its slashes to itself. */
+/** Returns the path of a key. If the key has an empty segment or `..`, its slashes are escaped, because a URL would drop them. */
 export function keyPath(key) {
   const segments = key.split("/");
   const swallowed = segments.some((segment) => segment === "" || segment === "." || segment === "..");
   return `v1/keys/${swallowed ? encodeURIComponent(key) : segments.map(encodeURIComponent).join("/")}`;
 }
 
+export const access = (token) => json("v1/access", { as: token });
+export const ruleHistory = (rule) => json(`v1/history?${new URLSearchParams({ rule })}`);
 export const top = (period, rule) => json(`v1/top?${new URLSearchParams(rule ? { period, rule } : { period })}`);
 export const inspect = (key, signal) => json(keyPath(key), { signal });
 export const reset = (key) => json(keyPath(key), { method: "DELETE" });
@@ -87,6 +90,7 @@ export const peek = (request) => post("v1/peek", request, [429]);
 export const explain = (request) => post("v1/explain", request);
 export const settle = (reservation, permits) => post("v1/settle", { reservation, permits });
 export const rules = () => json("v1/rules");
-export const rulesYaml = async () => (await ask("v1/rules?format=yaml")).text();
+/** The rules as their author wrote them, or as generated YAML if that text is not known. */
+export const rulesText = async () => (await ask("v1/rules?format=source")).text();
 export const putRules = (body, type = "application/yaml") => json("v1/rules", { method: "PUT", body, type });
 export const checkRules = (body, type = "application/yaml") => json("v1/rules?dry-run=true", { method: "PUT", body, type });

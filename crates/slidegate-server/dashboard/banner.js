@@ -1,10 +1,10 @@
-// What everybody who looks should know, one notice for each reason.
+// Notices at the top of the page, one for each reason.
 
 import { $, el, text, write } from "./dom.js";
 
 const shown = new Map();
 
-/** Shows, changes or (level null) takes away the notice for `reason`. `action` is `[label, call]`. */
+/** Shows or changes the notice for `reason`, or removes it if `level` is null. `action` is `[label, call]`. */
 export function notice(reason, level, title = "", detail = "", action = null) {
   let node = shown.get(reason);
   if (level == null) {

@@ -1,8 +1,8 @@
-// A question before something that cannot be taken back.
+// A question before a change that cannot be undone.
 
 import { $, text } from "./dom.js";
 
-/** Resolves to whether it was confirmed. `lines` are texts or elements. */
+/** Resolves to true if the user confirms. `lines` are texts or elements. */
 export function confirm(title, lines, yes) {
   const dialog = $("confirm-dialog");
   text($("confirm-title"), title);

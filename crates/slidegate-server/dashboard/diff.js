@@ -1,9 +1,9 @@
-// Which lines differ between two texts.
+// Difference between two texts, by lines.
 
-/** Cells of the table at most; beyond, the middle is shown as replaced whole. */
+/** Most cells of the table. Larger texts are shown as removed and added whole. */
 const CELLS = 4_000_000;
 
-/** `[["same" | "added" | "removed", line], …]` */
+/** Returns `[["same" | "added" | "removed", line], …]`. */
 export function diff(before, after) {
   let [from, end, was, is] = [0, 0, before.split("\n"), after.split("\n")];
   while (from < was.length && from < is.length && was[from] === is[from]) from++;
@@ -15,7 +15,7 @@ export function diff(before, after) {
 function middle(was, is) {
   if (was.length * is.length > CELLS) return [...was.map((line) => ["removed", line]), ...is.map((line) => ["added", line])];
   const width = is.length + 1;
-  // The longest common rest of was[i..] and is[j..].
+  // Length of the longest common subsequence of was[i..] and is[j..].
   const common = new Uint32Array((was.length + 1) * width);
   for (let i = was.length - 1; i >= 0; i--) {
     for (let j = is.length - 1; j >= 0; j--) {
@@ -34,7 +34,7 @@ function middle(was, is) {
   return lines;
 }
 
-/** Only what changed, with a little of what is around it; null stands for what was left out. */
+/** Returns the changed lines with a few lines around them. Null stands for lines that are left out. */
 export function hunks(lines, around = 2) {
   const near = lines.map(([kind], i) => lines.slice(Math.max(0, i - around), i + around + 1).some(([kind]) => kind !== "same"));
   const kept = [];

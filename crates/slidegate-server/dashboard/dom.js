@@ -22,7 +22,7 @@ function fill(node, attributes, children) {
   return node;
 }
 
-/** Touches the page only if something is new. */
+/** Sets the text of a node, and changes nothing if it has this text already. */
 export function text(node, value) {
   const written = String(value);
   if (node.textContent !== written) node.textContent = written;
@@ -33,11 +33,12 @@ export function attribute(node, name, value) {
   if (node.getAttribute(name) !== written) node.setAttribute(name, written);
 }
 
-export function meter(node, share) {
+/** Draws `share` of a bar. The bar is orange if it is full, or if `denies` says that requests are denied. */
+export function meter(node, share, denies = false) {
   const bar = node.firstElementChild;
   const width = `${Math.round(Math.min(1, Math.max(0, share || 0)) * 1000) / 10}%`;
   if (bar.style.width !== width) bar.style.width = width;
-  attribute(node, "data-full", share >= 1);
+  attribute(node, "data-full", denies || share >= 1);
 }
 
 /** Parts of a message of the server: the text between two backticks becomes a `code` element. */
@@ -46,7 +47,7 @@ export function marked(message) {
   return parts.length % 2 ? parts.map((part, n) => (n % 2 ? el("code", {}, part) : part)) : [String(message)];
 }
 
-/** Writes a message of the server. Touches the page only if the message is new. */
+/** Writes a message of the server, and changes nothing if the node has it already. */
 export function write(node, message) {
   const parts = marked(message);
   const written = parts.map((part) => part.textContent ?? part).join("");

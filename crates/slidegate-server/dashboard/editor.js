@@ -1,8 +1,10 @@
-// The rule editor: the rules in force as text, checked by the server before they are put in their place.
+// The rule editor. It shows the rules in force as their author wrote them. The server checks new rules before they are
+// applied.
 
-import { $, attribute, el, marked, say, text } from "./dom.js";
-import { checkRules, putRules, rulesYaml } from "./api.js";
-import { because, howToOpen, mayChange, onAccess } from "./access.js";
+import { $, attribute, el, marked, say, text, write } from "./dom.js";
+import { checkRules, putRules, rulesText } from "./api.js";
+import { because, howToChange, mayChange, onAccess } from "./access.js";
+import { highlight } from "./highlight.js";
 import { many } from "./words.js";
 import { confirm } from "./confirm.js";
 import { diff, hunks } from "./diff.js";
@@ -10,12 +12,15 @@ import { problems } from "./problems.js";
 
 const MESSAGES = 100;
 const DIFF_LINES = 400;
+/** A longer line has no colours. */
+const COLOURED = 2000;
 
 export class Editor {
   constructor() {
     this.area = $("editor");
-    /** The text in force, as it was last read. */
+    /** The text of the rules in force. */
     this.base = null;
+    this.lines = [];
     this.area.addEventListener("input", () => this.edited());
     this.area.addEventListener("scroll", () => this.scrolled());
     $("editor-check").addEventListener("click", () => this.check());
@@ -23,13 +28,20 @@ export class Editor {
     $("editor-apply").addEventListener("click", () => this.apply());
     $("editor-revert").addEventListener("click", () => this.revert());
     addEventListener("beforeunload", (event) => this.dirty() && event.preventDefault());
-    onAccess(() => this.buttons());
+    new ResizeObserver(() => this.colour()).observe(this.area);
+    let mayRead = mayChange();
+    onAccess(() => {
+      this.buttons();
+      // The comments in the rules are shown only to those who may change them.
+      if (mayRead !== mayChange() && this.base != null && !this.dirty()) this.read();
+      mayRead = mayChange();
+    });
   }
 
   tick({ edition }) {
     const source = edition.source ? `, from ${edition.source}` : "";
-    text($("editor-state"), this.dirty() ? "Edited, not applied." : `Edition ${edition.version}${source}.`);
-    // What is being applied here is told by its own answer, and ticks may be older than that.
+    text($("editor-state"), this.dirty() ? "Changed, not applied." : `Edition ${edition.version}${source}.`);
+    // While this page applies rules, the response says which edition is in force. A tick may be older.
     if (edition.hash === this.hash || this.busy) return;
     const another = this.hash != null;
     this.hash = edition.hash;
@@ -41,12 +53,12 @@ export class Editor {
     return this.base != null && this.area.value !== this.base;
   }
 
-  /** Shows what is in force in place of what was read before. What is typed meanwhile stays. */
+  /** Shows the rules in force. Text that the user types meanwhile stays. */
   async read() {
     const before = this.area.value;
     let found;
     try {
-      found = plain(await rulesYaml());
+      found = plain(await rulesText());
     } catch (error) {
       this.hash = null;
       return say($("editor-said"), because(error), true);
@@ -61,27 +73,25 @@ export class Editor {
 
   async revert() {
     await this.read();
-    say($("editor-said"), this.dirty() ? "" : "These rules are in force.");
+    say($("editor-said"), this.dirty() ? "" : "These are the rules in force.");
   }
 
-  /** Others have put rules in force while these were being written. */
+  /** Takes note of rules that somebody else applied while the user was typing. */
   async refreshBase() {
     try {
-      this.base = plain(await rulesYaml());
+      this.base = plain(await rulesText());
     } catch {
       this.hash = null;
       return;
     }
     this.buttons();
-    if (this.dirty()) say($("editor-said"), "The rules in force have changed since you began to edit: Preview shows the difference.", true);
+    if (this.dirty()) say($("editor-said"), "The rules in force have changed since you began. Preview shows the difference.", true);
   }
 
   edited() {
-    const lines = this.area.value.split("\n").length;
-    if (lines !== this.lines) {
-      this.lines = lines;
-      $("editor-numbers").textContent = `${Array.from({ length: lines }, (_, i) => i + 1).join("\n")}\n\n`;
-    }
+    const before = this.lines.length;
+    this.lines = this.area.value.split("\n");
+    if (this.lines.length !== before) $("editor-numbers").textContent = `${this.lines.map((_, i) => i + 1).join("\n")}\n\n`;
     this.mark([]);
     $("editor-diff").hidden = true;
     this.buttons();
@@ -91,9 +101,9 @@ export class Editor {
   buttons() {
     const open = mayChange();
     this.area.readOnly = !open;
-    const how = howToOpen();
+    const how = howToChange();
     $("editor-closed").hidden = !how;
-    text($("editor-closed"), how ? `Read only. ${how}` : "");
+    write($("editor-closed"), how ? `Read only. ${how}` : "");
     for (const id of ["editor-check", "editor-preview"]) $(id).disabled = !open || this.busy;
     $("editor-apply").disabled = !open || this.busy || !this.dirty();
     $("editor-revert").disabled = this.busy || !this.dirty();
@@ -102,13 +112,31 @@ export class Editor {
   scrolled() {
     $("editor-numbers").scrollTop = this.area.scrollTop;
     for (const mark of $("editor-marks").children) mark.style.transform = `translateY(${-this.area.scrollTop}px)`;
+    this.colour();
   }
 
-  /** Says each message beside its line, and in a list that leads there. */
+  rowHeight() {
+    return parseFloat(getComputedStyle($("editor-frame")).lineHeight);
+  }
+
+  paddingTop() {
+    return parseFloat(getComputedStyle(this.area).paddingTop);
+  }
+
+  /** Draws the visible lines in colour, under the text area, whose own text is transparent. */
+  colour() {
+    const [height, { scrollTop, scrollLeft, clientHeight }] = [this.rowHeight(), this.area];
+    const first = Math.max(0, Math.floor((scrollTop - this.paddingTop()) / height));
+    const lines = this.lines.slice(first, first + Math.ceil(clientHeight / height) + 2);
+    const colours = $("editor-colors");
+    colours.replaceChildren(...lines.flatMap((line) => [...(line.length > COLOURED ? [line] : highlight(line)), "\n"]));
+    colours.style.transform = `translate(${-scrollLeft}px, ${this.paddingTop() + first * height - scrollTop}px)`;
+  }
+
+  /** Shows each message beside its line, and in a list of links to the lines. */
   mark(found) {
     const rows = found.slice(0, MESSAGES);
-    const height = parseFloat(getComputedStyle($("editor-frame")).lineHeight);
-    const above = parseFloat(getComputedStyle(this.area).paddingTop);
+    const [height, above] = [this.rowHeight(), this.paddingTop()];
     $("editor-marks").replaceChildren(...rows.filter(({ line }) => line).map(({ line, message }) => {
       const band = el("div", {}, el("span", {}, ...marked(message)));
       band.style.top = `${above + (line - 1) * height}px`;
@@ -126,17 +154,17 @@ export class Editor {
     const from = lines.slice(0, line - 1).join("\n").length + (line > 1 ? 1 : 0);
     this.area.focus();
     this.area.setSelectionRange(from, from + (lines[line - 1]?.length ?? 0));
-    this.area.scrollTop = Math.max(0, (line - 6) * parseFloat(getComputedStyle($("editor-frame")).lineHeight));
+    this.area.scrollTop = Math.max(0, (line - 6) * this.rowHeight());
   }
 
-  /** What would change, or null with the mistakes shown. */
+  /** Returns the changes that the rules would make. If they have mistakes, shows those and returns null. */
   async check() {
     this.work(true);
     say($("editor-said"), "Checking…");
     try {
       const found = await checkRules(this.area.value);
       this.mark([]);
-      say($("editor-said"), `The rules are valid: ${summary(found)}.`);
+      say($("editor-said"), `No mistakes: ${summary(found)}.`);
       return found;
     } catch (error) {
       this.fail(error);
@@ -150,7 +178,7 @@ export class Editor {
     if (error.code !== "invalid_rules" && error.status !== 422) return say($("editor-said"), because(error), true);
     const found = problems(error.message);
     this.mark(found);
-    say($("editor-said"), `${many(found.length, "mistake")}: nothing has changed.`, true);
+    say($("editor-said"), `${many(found.length, "mistake")}. Nothing has changed.`, true);
   }
 
   async preview() {
@@ -173,18 +201,16 @@ export class Editor {
   async apply() {
     const found = await this.check();
     if (!found) return;
-    const lists = [["Added", found.added], ["Removed", found.removed], ["Altered", found.altered]].filter(([, names]) => names?.length);
+    const lists = [["Added", found.added], ["Removed", found.removed], ["Changed", found.altered]].filter(([, names]) => names?.length);
     const lines = lists.map(([what, names]) => `${what}: ${names.slice(0, 20).join(", ")}${names.length > 20 ? ` and ${names.length - 20} more` : ""}`);
-    lines.push("They take effect at once. Counts are kept where only a limit has changed.");
+    lines.push("The new rules apply immediately. A rule keeps its counts if only its limit changes.");
     if (!(await confirm("Apply these rules?", lines, "Apply"))) return say($("editor-said"), "Nothing has changed.");
     this.work(true);
     try {
       const { edition } = await putRules(this.area.value);
       this.base = this.area.value;
-      // What the server shows may be written otherwise.
       if (edition) this.hash = edition.hash;
-      await this.read();
-      say($("editor-said"), edition ? `In force: edition ${edition.version}.` : "In force.");
+      say($("editor-said"), edition ? `Applied: edition ${edition.version}.` : "Applied.");
     } catch (error) {
       this.fail(error);
     } finally {
@@ -198,11 +224,11 @@ export class Editor {
   }
 }
 
-/** A text area has one kind of line end. */
+/** A text area has only one kind of line end. */
 const plain = (words) => words.replace(/\r\n?/g, "\n");
 
 function summary({ changed, added = [], removed = [], altered = [] }) {
-  if (changed === false) return "equal to the rules in force";
-  const parts = [[added, "added"], [removed, "removed"], [altered, "altered"]].filter(([names]) => names.length).map(([names, what]) => `${names.length} ${what}`);
-  return parts.length ? parts.join(", ") : "only the order or other settings change";
+  if (changed === false) return "the same rules as those in force";
+  const parts = [[added, "added"], [removed, "removed"], [altered, "changed"]].filter(([names]) => names.length).map(([names, what]) => `${names.length} ${what}`);
+  return parts.length ? parts.join(", ") : "only the order of the rules or the settings beside them change";
 }

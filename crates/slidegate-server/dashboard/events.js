@@ -1,4 +1,4 @@
-// Server-sent events out of a stream of bytes. EventSource would do this, but cannot show a token.
+// Reads server-sent events from a stream of bytes. EventSource cannot send a token.
 
 /** Yields `{ event, data }` until the stream ends. */
 export async function* events(stream) {

@@ -1,60 +1,73 @@
-// What was decided in each second, for half an hour. A second of which nothing is known is NaN: a gap, not a zero.
-
-export const SECONDS = 1800;
+// Counts over time, in steps of equal length. A step without data is NaN: the chart shows a gap, not a zero.
 
 export class History {
-  constructor() {
-    this.allowed = new Float64Array(SECONDS).fill(NaN);
-    this.denied = new Float64Array(SECONDS).fill(NaN);
-    /** The newest second, in seconds since 1970. */
+  /** `unit` is the length of a step in seconds, `size` the number of steps that are kept. */
+  constructor(unit = 1, size = 3600) {
+    Object.assign(this, { unit, size });
+    this.allowed = new Float64Array(size).fill(NaN);
+    this.denied = new Float64Array(size).fill(NaN);
+    /** The newest step and the oldest known one, in steps since 1970; null without data. */
     this.last = null;
+    this.first = null;
   }
 
+  /** Replaces everything with what the server sent, the oldest step first. */
   start({ until_ms, allowed, denied }) {
     this.allowed.fill(NaN);
     this.denied.fill(NaN);
-    this.last = Math.round(until_ms / 1000);
+    // A step is named by its start. `until_ms` is the end of the last one.
+    this.last = Math.round(until_ms / 1000 / this.unit) - (this.unit > 1 ? 1 : 0);
     const from = this.last - allowed.length + 1;
-    for (let i = Math.max(0, allowed.length - SECONDS); i < allowed.length; i++) {
-      this.allowed[(from + i) % SECONDS] = allowed[i];
-      this.denied[(from + i) % SECONDS] = denied[i];
+    for (let i = Math.max(0, allowed.length - this.size); i < allowed.length; i++) {
+      this.allowed[(from + i) % this.size] = allowed[i];
+      this.denied[(from + i) % this.size] = denied[i];
     }
+    this.first = allowed.length ? Math.max(from, this.last - this.size + 1) : null;
   }
 
   add(at_ms, allowed, denied) {
-    const at = at_ms / 1000;
-    // Ticks come a little early or late; only what is far off is another second.
-    const second = this.last != null && Math.abs(at - (this.last + 1)) < 0.9 ? this.last + 1 : Math.round(at);
-    if (this.last != null && second > this.last) {
-      for (let missed = Math.max(this.last + 1, second - SECONDS); missed < second; missed++) {
-        this.allowed[missed % SECONDS] = this.denied[missed % SECONDS] = NaN;
+    const at = at_ms / 1000 / this.unit;
+    // Ticks arrive a little early or late. Only a large difference is another step.
+    const step = this.last != null && Math.abs(at - (this.last + 1)) < 0.9 ? this.last + 1 : Math.round(at);
+    if (this.last != null && step > this.last) {
+      for (let missed = Math.max(this.last + 1, step - this.size); missed < step; missed++) {
+        this.allowed[missed % this.size] = this.denied[missed % this.size] = NaN;
       }
     }
-    this.last = Math.max(second, this.last ?? second);
-    this.allowed[second % SECONDS] = allowed;
-    this.denied[second % SECONDS] = denied;
+    this.last = Math.max(step, this.last ?? step);
+    this.first = Math.max(this.first ?? step, this.last - this.size + 1);
+    this.allowed[step % this.size] = allowed;
+    this.denied[step % this.size] = denied;
   }
 
-  /** Whether anything was ever decided, as far as is known. */
+  /** Returns true if there was a decision. */
   any() {
     return this.allowed.some((n) => n > 0) || this.denied.some((n) => n > 0);
   }
 
-  /** The mean a second over columns of `step` seconds, oldest first. Columns stand at multiples of `step`, so that
-      their values do not change as time goes on. */
-  columns(seconds, step) {
+  /** Returns the first and the last second of the newest `seconds`, and not more than there is data for. A young history
+      is shown as at least `least` seconds, so that the first columns do not fill the chart. */
+  range(seconds, least) {
+    const until = (this.last + 1) * this.unit - 1;
+    const known = (this.last - (this.first ?? this.last) + 1) * this.unit;
+    return [until + 1 - Math.min(seconds, Math.max(least, known)), until];
+  }
+
+  /** Returns the mean per second in columns of `width` seconds, the oldest first. Columns begin at multiples of `width`,
+      so that their values do not change while time passes. */
+  columns(from, until, width) {
     if (this.last == null) return [];
     const columns = [];
-    const end = Math.floor(this.last / step);
-    for (let column = end - Math.ceil(seconds / step) + 1; column <= end; column++) {
+    const steps = width / this.unit;
+    for (let column = Math.floor(from / width); column <= Math.floor(until / width); column++) {
       let [allowed, denied, known] = [0, 0, 0];
-      for (let second = column * step; second < (column + 1) * step; second++) {
-        if (second > this.last || second <= this.last - SECONDS || Number.isNaN(this.allowed[second % SECONDS])) continue;
-        allowed += this.allowed[second % SECONDS];
-        denied += this.denied[second % SECONDS];
-        known += 1;
+      for (let step = column * steps; step < (column + 1) * steps; step++) {
+        if (step > this.last || step <= this.last - this.size || Number.isNaN(this.allowed[step % this.size])) continue;
+        allowed += this.allowed[step % this.size];
+        denied += this.denied[step % this.size];
+        known += this.unit;
       }
-      columns.push({ at: column * step, allowed: known ? allowed / known : NaN, denied: known ? denied / known : NaN });
+      columns.push({ at: column * width, allowed: known ? allowed / known : NaN, denied: known ? denied / known : NaN });
     }
     return columns;
   }

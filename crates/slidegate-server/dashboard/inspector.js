@@ -1,4 +1,4 @@
-// The inspector: follows one key, and draws what counts under it.
+// The inspector: reads one key each second, and draws the entries that count under it.
 
 import { $, el, meter, say, text } from "./dom.js";
 import { inspect, reset } from "./api.js";
@@ -6,11 +6,12 @@ import { because, mayChange, onAccess } from "./access.js";
 import { algorithmWords, clockFine, count, limitWords, many, wait } from "./words.js";
 import { nextFree, reading } from "./ahead.js";
 import { confirm } from "./confirm.js";
-import { MARKS, Timeline } from "./timeline.js";
+import { go, onAddress, read as fromUrl, write } from "./address.js";
+import { Timeline } from "./timeline.js";
 
 const EVERY = 1000;
 const TABLE_ROWS = 200;
-const INVITES = "Shows the exact window of one key. Select a key above, or enter one.";
+const HINT = "Shows the window of one key. Choose a key above, or enter one.";
 
 export class Inspector {
   constructor() {
@@ -26,7 +27,7 @@ export class Inspector {
     $("inspector-reset").addEventListener("click", () => this.reset());
     $("entries").addEventListener("toggle", () => this.table());
     document.addEventListener("visibilitychange", () => document.hidden || this.fetch());
-    addEventListener("hashchange", () => this.fromAddress());
+    onAddress(() => this.fromAddress());
     onAccess(() => {
       this.buttons();
       if (this.key && this.stopped) this.follow();
@@ -34,30 +35,23 @@ export class Inspector {
     this.fromAddress();
   }
 
-  /** A key in the address, behind the #, is never sent to a server: such a link can be kept. */
   fromAddress() {
-    const [, key] = /^#inspect=(.+)$/.exec(location.hash) ?? [];
-    if (!key) return;
-    try {
-      const wanted = decodeURIComponent(key);
-      if (wanted !== this.key) this.open(wanted);
-    } catch {
-      // Not one of ours.
-    }
+    const key = fromUrl("inspect");
+    if (key === this.key) return;
+    if (key) this.open(key);
+    else this.close();
   }
 
-  open(key, go = true) {
+  open(key, move = true) {
     this.close();
     this.key = key;
     this.last = null;
     $("inspector-key").value = key;
-    history.replaceState(null, "", `#inspect=${encodeURIComponent(key)}`);
-    say($("inspector-said"), "Loading…");
+    write("inspect", key);
+    say($("inspector-said"), "Reading…");
     this.buttons();
     this.follow();
-    if (!go) return;
-    $("inspector").scrollIntoView();
-    $("inspector").focus({ preventScroll: true });
+    if (move) go("inspector");
   }
 
   close() {
@@ -66,8 +60,8 @@ export class Inspector {
     this.key = null;
     this.timeline.clear();
     $("inspector-body").hidden = true;
-    say($("inspector-said"), INVITES);
-    if (location.hash.startsWith("#inspect=")) history.replaceState(null, "", location.pathname + location.search);
+    say($("inspector-said"), HINT);
+    write("inspect", "");
     this.buttons();
   }
 
@@ -102,8 +96,8 @@ export class Inspector {
 
   fail(error, moment) {
     if (error.code === "no_such_key") {
-      say($("inspector-said"), "Nothing is counted under this key now.");
-      // What was drawn goes on to leave.
+      say($("inspector-said"), "This key has no count now.");
+      // The entries in the picture expire as before.
       if (this.last) this.show({ ...this.last, at_ms: this.timeline.now(), used: 0, reset_after_ms: 0, entries: [] }, moment, true);
       return;
     }
@@ -119,18 +113,22 @@ export class Inspector {
     if (!none) say($("inspector-said"), "Updated every second.");
     $("inspector-body").hidden = false;
     const { used, limit, window_ms, rule, algorithm } = answer;
-    text($("inspector-used"), limit == null ? count(used) : `${count(used)} of ${count(limit)}`);
+    const { attempts } = this.read;
+    const words = limit == null ? count(used) : attempts ? `${many(used, "attempt")}, limit ${count(limit)}` : `${count(used)} of ${count(limit)}`;
+    text($("inspector-used"), words);
+    text($("inspector-used-name"), attempts ? "Attempts" : "Used");
+    text($("entries-kind"), attempts ? "Attempted" : "Admitted");
     const bar = $("inspector-bar").parentElement;
     bar.hidden = limit == null;
-    meter(bar, limit ? used / limit : 0);
-    const words = [rule ?? "none in force", limit == null ? null : limitWords(limit, window_ms), algorithmWords(algorithm)];
-    text($("inspector-rule"), words.filter(Boolean).join(", "));
-    text($("timeline-note"), note(answer));
+    meter(bar, limit ? used / limit : 0, limit != null && !nextFree(this.read).free);
+    const facts = [rule ?? "no rule has this key", limit == null ? null : limitWords(limit, window_ms), algorithmWords(algorithm)];
+    text($("inspector-rule"), facts.filter(Boolean).join(", "));
     this.timeline.show(this.read, moment);
+    text($("timeline-note"), note(answer, this.timeline.summed));
     this.table();
   }
 
-  /** What counts down, with the picture. */
+  /** Counts the waits down, together with the picture. */
   count(now) {
     const { at, free, entry } = nextFree(this.read);
     const left = this.read.limit == null ? null : this.read.limit - this.read.used;
@@ -147,7 +145,7 @@ export class Inspector {
     const rows = entries.slice(0, TABLE_ROWS).map(({ at, permits, leaves }) =>
       el("tr", {}, el("td", {}, clockFine(at)), el("td", { class: "n" }, count(permits)), el("td", { class: "n" }, wait(leaves - now))));
     if (entries.length > TABLE_ROWS) rows.push(el("tr", {}, el("td", { colspan: 3 }, `and ${count(entries.length - TABLE_ROWS)} more`)));
-    if (!rows.length) rows.push(el("tr", {}, el("td", { colspan: 3 }, "Single admissions are not stored.")));
+    if (!rows.length) rows.push(el("tr", {}, el("td", { colspan: 3 }, "The store has no single entries for this key.")));
     $("entries-body").replaceChildren(...rows);
   }
 
@@ -156,7 +154,7 @@ export class Inspector {
     if (!(await confirm("Reset this key?", [key, "Its count is deleted, and all of its permits are free again."], "Reset"))) return;
     try {
       const { reset: done } = await reset(key);
-      say($("inspector-said"), done ? "The key was reset." : "The key had no count.");
+      say($("inspector-said"), done ? "The count is deleted." : "This key had no count.");
       this.fetch();
     } catch (error) {
       say($("inspector-said"), because(error), true);
@@ -164,12 +162,14 @@ export class Inspector {
   }
 }
 
-function note({ algorithm, entries, truncated }) {
-  if (algorithm === "token-bucket") return "A bucket stores its level, not single admissions. The line shows how it refills.";
-  if (algorithm === "fixed-window") return "A fixed window stores one number. All permits are free at its end.";
-  if (algorithm === "sliding-counter") return "A sliding counter stores two numbers, for this window and the previous one. The line is an upper bound: the previous window counts less and less.";
-  const slices = algorithm === "time-slice" ? " Admissions are counted in slices, which leave whole." : "";
-  const cut = truncated ? ` Only ${many(entries.length, "admission")} are listed.` : "";
-  const mark = entries.length > MARKS ? "Each mark shows the admissions of a moment; its height is their cost." : "Each mark is an admission; its height is its cost.";
-  return `${mark} The right side shows the usage if no request arrives.${slices}${cut}`;
+function note({ algorithm, count: counts, entries, truncated }, summed) {
+  if (algorithm === "token-bucket") return "A token bucket stores its level and no single admissions. The line shows how the permits in use decrease.";
+  if (algorithm === "fixed-window") return "A fixed window stores one number. All of its permits are free at its end.";
+  if (algorithm === "sliding-counter") return "A sliding counter stores two numbers: for this window and for the previous one. The line is an upper bound.";
+  const one = counts === "attempts" ? "attempt" : "admission";
+  const mark = summed ? `Each mark is the sum of the ${one}s in a short time.` : `Each mark is one ${one}.`;
+  const attempts = counts === "attempts" ? " This rule counts denied requests too, and stores the newest attempts, as many as its limit." : "";
+  const slices = algorithm === "time-slice" ? " A slice expires as a whole." : "";
+  const cut = truncated ? ` Only the oldest ${many(entries.length, one)} are shown.` : "";
+  return `${mark} Its height is its permits.${attempts} The line on the right shows the permits in use if no other request arrives.${slices}${cut}`;
 }

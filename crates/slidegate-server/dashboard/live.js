@@ -1,11 +1,11 @@
-// The live feed: one connection, asked for again whenever it is lost.
+// The live feed: one connection, opened again whenever it is lost.
 
 import { open, failure } from "./api.js";
 import { events } from "./events.js";
 
 const FIRST_WAIT = 500;
 const LONGEST_WAIT = 15_000;
-/** A feed that has said nothing for this long is lost: it speaks every second. */
+/** The server sends an event each second. A feed that is silent for this long is lost. */
 const SILENCE = 6000;
 
 export class Live {
@@ -16,7 +16,7 @@ export class Live {
     this.current = null;
   }
 
-  /** Connects at once: first, with another token, or because somebody is tired of waiting. */
+  /** Connects now: for the first time, with another token, or because the user does not want to wait. */
   restart() {
     this.again = true;
     this.current?.abort();
@@ -40,7 +40,6 @@ export class Live {
         continue;
       }
       if (error?.status === 401) {
-        this.on.state("unauthorized", { message: "a token is required" });
         this.on.unauthorized();
         await this.pause(0);
         continue;
@@ -71,7 +70,7 @@ export class Live {
         this.on[event](JSON.parse(data));
       }
     } catch (error) {
-      if (error.name === "AbortError") throw new Error("No data received.");
+      if (error.name === "AbortError") throw new Error("The server sent nothing for 6 s.");
       throw error;
     } finally {
       clearTimeout(silent);
@@ -79,7 +78,7 @@ export class Live {
     }
   }
 
-  /** Until somebody wakes it, or the time is up; 0 is no time at all. */
+  /** Resolves after `ms`, or when `wake` is called; if `ms` is 0, only when `wake` is called. */
   pause(ms) {
     return new Promise((resolve) => {
       const timer = ms ? setTimeout(resolve, ms) : null;

@@ -1,33 +1,48 @@
-// The dashboard. One feed comes in every second; each section takes from it what it shows.
+// The dashboard. The live feed sends an event each second, and each section shows its part of it.
 
 import { $, attribute, text } from "./dom.js";
-import { askForToken, because, probe, startAccess } from "./access.js";
-import { brief, micros, share } from "./words.js";
+import { askForToken, because, mayCall, refreshAccess, rightsKnown, startAccess } from "./access.js";
+import { hasToken } from "./api.js";
+import { bind, go, onAddress, read, startAddress, write } from "./address.js";
+import { bound, brief, clock, share } from "./words.js";
 import { Chart } from "./chart.js";
 import { Editor } from "./editor.js";
 import { History } from "./history.js";
 import { Inspector } from "./inspector.js";
 import { Live } from "./live.js";
+import { RulePanel } from "./rule.js";
 import { RulesTable } from "./rules.js";
 import { StoreHealth } from "./store.js";
 import { TopKeys } from "./top.js";
 import { TryIt } from "./try.js";
 import { notice } from "./banner.js";
+import { startLayout } from "./layout.js";
 import { startShortcuts } from "./shortcuts.js";
 
+document.title = `${location.host} – Slidegate`;
+
 const history = new History();
-const chart = new Chart(history);
+const ranges = document.querySelectorAll("#range input");
+const chart = new Chart($("chart"), $("readout"), history, { zoomed: (from, until) => zoomed(from, until) });
+bind("range", ranges, () => chart.setRange(Number(document.querySelector("#range input:checked")?.value ?? 900)));
+startZoom();
+
 const inspector = new Inspector();
 const inspect = (key) => inspector.open(key);
-const sections = [new RulesTable(), new TopKeys(inspect), new StoreHealth(), new TryIt(inspect), new Editor()];
+const panel = new RulePanel(inspect);
+const rulesTable = new RulesTable((name) => panel.open(name));
+const sections = [rulesTable, panel, new TopKeys(inspect), new StoreHealth(), new TryIt(inspect), new Editor()];
 
 const live = new Live({
-  history(told) {
-    history.start(told);
+  history(sent) {
+    history.start(sent);
+    rulesTable.start(sent.rules ?? []);
     loaded();
     chart.draw();
   },
   tick(tick) {
+    // The server answers again after an outage.
+    if (!rightsKnown()) refreshAccess();
     history.add(tick.at_ms, tick.allowed, tick.denied);
     loaded();
     chart.draw();
@@ -36,17 +51,47 @@ const live = new Live({
     for (const section of sections) section.tick(tick);
   },
   state: feedState,
-  unauthorized: () => askForToken("This server requires a token."),
+  unauthorized: connect,
 });
 
-startAccess(() => {
-  probe();
-  live.restart();
-});
+startAccess(connect);
+startAddress();
+startLayout();
 startShortcuts();
 emptyState();
-probe();
-live.restart();
+connect();
+
+/** Opens the live feed if the token allows it. The page asks for the rights first: a call without a token would be an error in
+    the console. */
+async function connect() {
+  await refreshAccess();
+  if (mayCall() || !rightsKnown()) return live.restart();
+  feedState("unauthorized", {});
+  askForToken(hasToken() ? "The server does not accept the token of this tab." : "This server needs a token.");
+}
+
+function startZoom() {
+  const take = () => {
+    const [, from, until] = /^(\d{1,11})-(\d{1,11})$/.exec(read("zoom") ?? "") ?? [];
+    chart.setRange(Number(document.querySelector("#range input:checked")?.value ?? 900));
+    if (from && Number(until) > Number(from)) chart.show([Number(from), Number(until)]);
+    showZoom();
+  };
+  for (const input of ranges) input.addEventListener("change", () => zoomed());
+  $("zoom-out").addEventListener("click", () => chart.zoomTo(null));
+  onAddress(take);
+  take();
+}
+
+function zoomed(from, until) {
+  write("zoom", from == null ? "" : `${from}-${until}`);
+  showZoom();
+}
+
+function showZoom() {
+  $("zoom-out").hidden = !chart.zoom;
+  if (chart.zoom) text($("zoom-out"), `${clock(chart.zoom[0] * 1000)} to ${clock(chart.zoom[1] * 1000)}: zoom out`);
+}
 
 function loaded() {
   document.body.classList.remove("loading");
@@ -57,10 +102,10 @@ function figures(tick) {
   text($("allowed-rate"), brief(tick.allowed));
   text($("denied-rate"), brief(tick.denied));
   text($("shadow-rate"), `${brief(tick.would_deny)}/s`);
-  text($("p50"), micros(tick.p50_us));
-  text($("p99"), micros(tick.p99_us));
+  text($("p50"), bound(tick.p50_us));
+  text($("p99"), bound(tick.p99_us));
   let [allowed, denied] = [0, 0];
-  for (const column of history.columns(60, 1)) {
+  for (const column of history.columns(history.last - 59, history.last, 1)) {
     allowed += column.allowed || 0;
     denied += column.denied || 0;
   }
@@ -70,8 +115,8 @@ function figures(tick) {
 
 function edition({ version, hash, source, failure }) {
   text($("edition"), version ? `edition ${version} · ${source}` : "no rules yet");
-  attribute($("edition"), "title", `Rules in force: ${hash}, from ${source}`);
-  if (failure) notice("rules", "alert", `The rules from ${failure.source} have mistakes: edition ${version} stays in force.`, failure.message, ["Editor", () => $("edit").scrollIntoView()]);
+  attribute($("edition"), "title", `Rules in force: edition ${version}, hash ${hash}, from ${source}`);
+  if (failure) notice("rules", "alert", `The new rules from ${failure.source} have mistakes. Edition ${version} stays in force.`, failure.message, ["Editor", () => go("edit")]);
   else notice("rules", null);
 }
 
@@ -84,11 +129,11 @@ function feedState(state, { message, until }) {
     return notice("feed", null);
   }
   if (state === "unauthorized") {
-    text(pill.lastElementChild, "needs a token");
-    return notice("feed", "alert", "This server requires a token.", "", ["Enter a token", () => askForToken()]);
+    text(pill.lastElementChild, "token needed");
+    return notice("feed", "alert", "This server needs a token.", "", ["Enter a token", () => askForToken()]);
   }
-  notice("feed", "alert", "The live feed is disconnected: the page shows old data. Reconnecting.", message ? because({ message }) : "", ["Try now", () => live.restart()]);
-  // Counted down here and not in the notice, which is read out whenever it changes.
+  notice("feed", "alert", "The live feed is lost. This page shows old values until it is back.", message ? because({ message }) : "", ["Retry now", () => live.restart()]);
+  // The countdown is not in the notice: screen readers read a notice again whenever it changes.
   const count = () => text(pill.lastElementChild, `retry in ${Math.max(0, Math.ceil((until - Date.now()) / 1000))} s`);
   count();
   feedState.timer = setInterval(count, 250);
@@ -103,7 +148,7 @@ function emptyState() {
       await navigator.clipboard.writeText(curl);
       text($("curl-copy"), "Copied");
     } catch {
-      // Pages that came without TLS may not write there: select it instead.
+      // Browsers do not give a page without TLS access to the clipboard.
       getSelection().selectAllChildren($("curl"));
     }
   });

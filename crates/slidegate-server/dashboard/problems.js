@@ -1,6 +1,6 @@
-// What a server says about rules, taken apart: one message a line, each with the line of the file it is about.
+// Splits the server's message about invalid rules into problems, each with its line in the text.
 
-/** `[{ line, message }]`; `line` is null where none is named. Knows `7:3: …`, `… (line 7)` and `line 7: …`. */
+/** Returns `[{ line, message }]`. `line` is null if the message names none. Understands `7:3: …`, `… (line 7)` and `line 7: …`. */
 export function problems(said) {
   return said.split("\n").filter((words) => words.trim()).map((words) => {
     const front = /^\s*(?:line\s+)?(\d+)(?::\d+)?:\s*(.+)$/i.exec(words);

@@ -1,42 +1,38 @@
-// Single keys, for those who like them. They can be turned off: a voice that is written down must not press them.
+// Single-key shortcuts. They can be turned off, because software for speech input can press them by accident.
 
 import { $, el } from "./dom.js";
+import { go } from "./address.js";
 
 const KEPT = "slidegate-shortcuts";
 
 const KEYS = [
-  ["?", "this list", () => $("help-dialog").showModal()],
-  ["l", "live", () => go("live")],
-  ["r", "rules", () => go("rules")],
+  ["?", "show this list", () => $("help-dialog").showModal()],
+  ["l", "go to live", () => go("live")],
+  ["r", "go to rules", () => go("rules")],
   ["/", "filter the rules", () => $("rules-filter").focus()],
-  ["k", "keys", () => go("keys")],
+  ["k", "go to keys", () => go("keys")],
   ["i", "inspect a key", () => $("inspector-key").focus()],
-  ["a", "try it: acquire", () => $("try-acquire").focus()],
-  ["s", "store", () => go("store")],
-  ["e", "rule editor", () => $("editor").focus()],
-  ["t", "token", () => $("token-open").click()],
-  ["d", "dark or light", () => $("theme-toggle").click()],
+  ["a", "try it", () => $("try-acquire").focus()],
+  ["s", "go to store", () => go("store")],
+  ["e", "edit rules", () => $("editor").focus()],
+  ["t", "enter a token", () => $("token-open").click()],
+  ["d", "switch between dark and light", () => $("theme-toggle").click()],
 ];
 
-const FIXED = [["← →", "in the chart: move through time"], ["Esc", "close the dialog"]];
-
-function go(id) {
-  $(id).scrollIntoView();
-  $(id).focus({ preventScroll: true });
-}
+const FIXED = [["← →", "in the chart: move through time"], ["+ −", "in the chart: zoom in and out"], ["Esc", "close a dialog; in the chart: zoom out"]];
 
 export function startShortcuts() {
   const on = $("shortcuts-on");
   try {
     on.checked = localStorage.getItem(KEPT) !== "off";
   } catch {
-    // Without storage they are on.
+    // Without storage, shortcuts are on.
   }
   on.addEventListener("change", () => {
     try {
       localStorage.setItem(KEPT, on.checked ? "on" : "off");
     } catch {
-      // As above.
+      // Without storage, the choice lasts as long as the page.
     }
   });
   $("help-keys").append(...[...KEYS, ...FIXED].flatMap(([key, words]) => [el("dt", {}, el("kbd", {}, key)), el("dd", {}, words)]));

@@ -1,28 +1,40 @@
-// The last minute of a rule in a thumbnail: allowed below, denied on top.
+// The last minute of a rule as a small picture: charged below, denied on top.
 
 import { attribute, svg } from "./dom.js";
 
 const [WIDTH, HEIGHT, POINTS] = [100, 26, 60];
+/** The period in which a denial makes the bar of a rule orange, in seconds: the period of its usage. */
+const RECENT = 10;
 
-/** The newest values of many rules. */
+/** The last minute of each rule: pairs of charged and denied requests, one for each second. */
 export class Minutes {
   constructor() {
     this.byRule = new Map();
   }
 
+  /** Takes the past from the server. */
+  start(rules) {
+    this.byRule = new Map(rules.map(({ rule, charged, denied }) => [rule, charged.map((n, i) => [n, denied[i]]).slice(-POINTS)]));
+  }
+
   add(rules) {
     const before = this.byRule;
     this.byRule = new Map();
-    for (const { rule, allowed, denied } of rules) {
-      const kept = before.get(rule) ?? [];
-      kept.push([allowed, denied]);
-      if (kept.length > POINTS) kept.shift();
-      this.byRule.set(rule, kept);
+    for (const { rule, charged, denied } of rules) {
+      const seconds = before.get(rule) ?? [];
+      seconds.push([charged, denied]);
+      if (seconds.length > POINTS) seconds.shift();
+      this.byRule.set(rule, seconds);
     }
   }
 
   of(rule) {
     return this.byRule.get(rule) ?? [];
+  }
+
+  /** Returns true if the rule denied a request in the last ten seconds. */
+  denies(rule) {
+    return this.of(rule).slice(-RECENT).some(([, denied]) => denied > 0);
   }
 }
 

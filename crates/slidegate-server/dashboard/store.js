@@ -1,18 +1,19 @@
-// State of the store.
+// State of the store that has the counts.
 
 import { $, attribute, el, meter, text } from "./dom.js";
 import { bytes, clock, count, many, micros, share } from "./words.js";
 import { outage, serverState, storeState } from "./health.js";
+import { go } from "./address.js";
 import { notice } from "./banner.js";
 
 const SERVERS = 48;
-const WORDS = { ok: "asked", degraded: "recovering", down: "not called" };
+const WORDS = { ok: "in use", degraded: "recovering", down: "not in use" };
 
 export class StoreHealth {
   constructor() {
     this.facts = new Map();
     this.servers = [];
-    /** Since when it is not well; null if it was so before this page looked. */
+    /** Start of the outage; null if it began before this page was opened. */
     this.since = undefined;
     this.seen = false;
   }
@@ -24,7 +25,7 @@ export class StoreHealth {
     attribute(pill, "data-state", state);
     text(pill.lastElementChild, { ok: store.store, degraded: `${store.store} degraded`, down: `${store.store} down` }[state]);
     this.tell(tick, state);
-    text($("store-said"), store.store === "memory" ? "Counts are stored in this process." : `Counts are stored in Redis: ${many(store.servers?.length ?? 0, "server")}.`);
+    text($("store-said"), store.store === "memory" ? "The counts are in the memory of this process." : `The counts are in Redis: ${many(store.servers?.length ?? 0, "server")}.`);
     this.drawServers(store.servers ?? []);
     this.drawFacts(tick);
     const { http, grpc, resp } = tick.connections;
@@ -32,7 +33,7 @@ export class StoreHealth {
     this.seen = true;
   }
 
-  /** The banner, while decisions are made without Redis. */
+  /** Shows a notice while this node decides without Redis. */
   tell({ at_ms, store }, state) {
     if (state === "ok") {
       this.since = undefined;
@@ -41,9 +42,9 @@ export class StoreHealth {
     if (this.since === undefined) this.since = this.seen ? at_ms : null;
     const { names, part, all, returning } = outage(store);
     const when = this.since ? `Since ${clock(this.since)}` : "Since before this page was opened";
-    const who = all ? "this node decides alone" : "this node decides alone for the keys of that server";
-    const title = returning ? "Redis is back: the admissions of the outage are being written back" : all ? "Redis does not answer: deciding without it" : "A Redis server does not answer: deciding without it";
-    notice("store", "alert", title, `${when}: ${who}, with ${part}. Rules with on-error: open or closed allow or deny instead. Unavailable: ${names}.`, ["Look", () => $("store").scrollIntoView()]);
+    const who = all ? "this node decides" : "for the keys of these servers, this node decides";
+    const title = returning ? "Redis answers again. This node writes back the admissions of the outage." : all ? "Redis does not answer. This node decides without it." : "A Redis server does not answer. This node decides without it.";
+    notice("store", "alert", title, `${when}, ${who} with ${part}. Rules with on-error open allow all requests, rules with on-error closed deny them. Servers: ${names}.`, ["Show the store", () => go("store")]);
   }
 
   drawServers(servers) {
@@ -58,7 +59,7 @@ export class StoreHealth {
       text(parts.address, server.address);
       text(parts.word, WORDS[state]);
       text(parts.breaker, server.breaker);
-      text(parts.decides, server.direct ? "Redis alone" : "this node, by its share");
+      text(parts.decides, server.direct ? "Redis" : "this node, by its share");
       text(parts.nodes, count(server.nodes));
       text(parts.outages, count(server.outages));
       text(parts.written, count(server.written_back));
@@ -92,17 +93,17 @@ export class StoreHealth {
 function* facts({ store, accuracy, memory }) {
   if (store.store === "memory") {
     yield ["Keys", [count(store.keys)]];
-    yield ["Events", [count(store.events), "stored admissions"]];
-    yield ["Evicted", [count(store.evicted), "keys removed while in use"]];
-    if (store.shared_counters || store.shared) yield ["Shared", [count(store.shared_counters), `counters for keys beyond the bound, ${count(store.shared)} decisions`]];
+    yield ["Events", [count(store.events), "admissions stored one by one"]];
+    yield ["Evicted", [count(store.evicted), "keys removed because the store was full"]];
+    if (store.shared_counters || store.shared) yield ["Shared", [count(store.shared_counters), `counters shared by keys because the store is full, ${count(store.shared)} decisions`]];
     if (store.denied_full) yield ["Denied", [count(store.denied_full), "decisions, because the store was full"]];
-    if (store.ids_dropped || store.settlements_dropped) yield ["Dropped", [count(store.ids_dropped), `request ids, and ${count(store.settlements_dropped)} settlements, because memory.max-note-bytes was used up`]];
+    if (store.ids_dropped || store.settlements_dropped) yield ["Dropped", [count(store.ids_dropped), `request ids and ${count(store.settlements_dropped)} settlements, because memory.max-note-bytes was used up`]];
   } else {
     yield ["Call", [micros(store.calls?.mean_us), `${many(store.calls?.errors ?? 0, "error")} since the start`]];
-    yield ["In flight", [count(store.in_flight), `${count(store.late)} late, ${count(store.overloaded)} not sent (overload)`]];
+    yield ["In flight", [count(store.in_flight), `calls; ${count(store.late)} late replies, ${count(store.overloaded)} decisions without Redis because of overload`]];
     const { calls, requests } = store.coalesced ?? {};
     yield ["Requests per call", [calls ? (requests / calls).toFixed(1) : "–", `${count(requests)} requests in ${count(calls)} calls`]];
-    yield ["Leases", [count(store.leases?.idle_permits), `unused permits, for ${many(store.leases?.keys ?? 0, "key")}`]];
+    yield ["Leases", [count(store.leases?.idle_permits), `unused leased permits of ${many(store.leases?.keys ?? 0, "key")}`]];
     if (store.journal) yield ["Journal", [bytes(store.journal.bytes), `${count(store.journal.entries)} entries, ${many(store.journal.keys, "key")}`]];
   }
   if (accuracy) {
@@ -120,7 +121,7 @@ function serverCard() {
   const parts = { address: el("code"), word: el("span"), meter: el("span", { class: "meter" }, el("i")) };
   parts.state = el("span", { class: "state" }, el("i", { "aria-hidden": "true" }), parts.word);
   const list = el("dl");
-  for (const [id, name] of [["breaker", "Breaker"], ["decides", "Decides"], ["nodes", "Nodes"], ["outages", "Outages"], ["written", "Written back"], ["excess", "Excess"], ["fault", "Last fault"], ["memory", "Memory"]]) {
+  for (const [id, name] of [["breaker", "Circuit breaker"], ["decides", "Decisions by"], ["nodes", "Nodes"], ["outages", "Outages"], ["written", "Written back"], ["excess", "Over the limit"], ["fault", "Last fault"], ["memory", "Memory"]]) {
     parts[id] = el("dd");
     list.append(el("dt", {}, name), parts[id]);
   }

@@ -1,5 +1,5 @@
-// Light or dark: what the system says, or what was chosen here. A plain script, so that it runs before the first
-// picture and no page flashes in the other theme.
+// Light or dark theme: the setting of the system, or the choice of the user. A plain script, so that it runs before the
+// page is drawn for the first time.
 
 (() => {
   const dark = matchMedia("(prefers-color-scheme: dark)");
@@ -36,7 +36,7 @@
     show();
     document.getElementById("theme-toggle").addEventListener("click", () => {
       const next = (chosen ?? system()) === "dark" ? "light" : "dark";
-      // Choosing what the system says anyway follows the system again.
+      // A choice that equals the setting of the system removes the choice.
       chosen = next === system() ? null : next;
       keep(chosen);
       show();

@@ -1,6 +1,7 @@
-// The window of one key, drawn. The present stands still in the middle and time goes by beneath it: the shaded window
-// (now - W, now] goes over admissions, which stand where they happened and fade when its left edge has passed them.
-// On the right is what is used from now on, if nobody asks.
+// Picture of the window of one key. The present stays in the middle, and time moves to the left. The shaded area is the
+// window (now - W, now]. Everything has one scale, in permits. On the left each entry is a step: it begins where the older
+// entries end, so the steps add up to the permits in use now. On the right the line falls when the entries expire, if no
+// other request arrives.
 
 import { attribute, still, svg } from "./dom.js";
 import { clock, clockFine, count, many, span, wait } from "./words.js";
@@ -10,16 +11,17 @@ const HEIGHT = 250;
 const CEILING = 52;
 const FLOOR = HEIGHT - 28;
 const SPAN_AT = 36;
-/** Marks drawn; more are put together in columns. */
-export const MARKS = 400;
-const COLUMNS = 200;
-/** How much of the past and of the future is to be seen, in windows. */
+/** Width of a column in pixels. If there are more entries than columns, each column is the sum of its entries. */
+const COLUMN = 5;
+/** The least height of an entry, in pixels. */
+const LEAST = 2;
+/** Lengths of the visible past and future, in windows. */
 const [PAST, AHEAD] = [1.16, 1.08];
-/** Between labels, in ms. */
+/** Milliseconds between two labels. */
 const TICKS = [50, 100, 200, 500, 1000, 2000, 5000, 10_000, 15_000, 30_000, 60_000, 120_000, 300_000, 600_000, 1_800_000, 3_600_000, 10_800_000, 21_600_000, 43_200_000, 86_400_000];
 
 export class Timeline {
-  /** `moved(now)` is called with the server's time whenever the picture moves. */
+  /** `moved(now)` is called with the time of the server whenever the picture moves. */
   constructor(box, moved) {
     this.box = box;
     this.moved = moved;
@@ -51,30 +53,30 @@ export class Timeline {
     this.freeLabel = svg("text", { class: "t-free-label", y: FLOOR - 8 });
     this.free = svg("g", {}, this.freeLine, this.freeDot, this.freeLabel);
     this.moving = svg("g", {}, this.ticks, this.column, this.spanLine);
-    // The future begins at the present, which goes on between two answers.
+    // The present moves between two answers, and the line of the future is cut off there.
     this.future = svg("g", {}, this.area, this.ahead);
     this.futureOnly = svg("rect", { y: 0, height: HEIGHT });
     const clip = svg("clipPath", { id: "future-only" }, this.futureOnly);
-    this.svg = svg("svg", { role: "img", "aria-label": "Window of this key" }, svg("defs", {}, clip), this.shade, this.limitLine, this.limitLabel,
+    this.svg = svg("svg", { role: "img", "aria-label": "The window of this key" }, svg("defs", {}, clip), this.shade, this.limitLine, this.limitLabel,
       this.axis, svg("g", { "clip-path": "url(#future-only)" }, this.future), this.moving, this.left, this.present, this.leftLabel, this.presentLabel, this.free);
     this.box.append(this.svg);
   }
 
-  /** Time on the server, as far as is known. */
+  /** Estimated time of the server. */
   now() {
     return performance.now() + this.offset;
   }
 
-  /** What was just read, and the moment (of this page) at which the server said it. */
+  /** Shows an answer. `moment` is the time of this page at which the server made it. */
   show(read, moment) {
     const offset = read.now - moment;
     const first = this.read == null || Math.abs(offset - this.offset) > 500;
-    // An answer that was slow on one way is off by half of that: do not follow every one.
+    // The delay of an answer is not known exactly, so the offset follows slowly.
     this.offset = first ? offset : this.offset + (offset - this.offset) * 0.25;
     this.read = read;
     this.next = nextFree(read);
     this.layout();
-    // Who wants stillness gets one step a second: this was it.
+    // With reduced motion the picture moves once per second: now.
     if (this.running && still.matches) this.stop();
     if (!this.running) this.start();
   }
@@ -90,10 +92,12 @@ export class Timeline {
   layout() {
     const width = this.box.clientWidth;
     if (!this.read || !width) return;
-    const { window, bucket, fixed } = this.read;
+    const { window, bucket, fixed, used, limit } = this.read;
+    const most = Math.max(1, limit ?? 0, used);
+    this.y = (permits) => FLOOR - (permits / most) * (FLOOR - CEILING);
     attribute(this.svg, "viewBox", `0 0 ${width} ${HEIGHT}`);
     const past = bucket ? 0.12 : PAST;
-    // A bucket may take longer than its window to fill; what was once to be seen stays so.
+    // A bucket may need longer than its window to fill. The visible range never becomes shorter.
     this.reach = Math.max(this.reach, bucket ? ((this.read.empty - this.read.now) / window) * 1.08 : 0);
     const ahead = this.reach;
     this.width = width;
@@ -110,7 +114,7 @@ export class Timeline {
     attribute(this.futureOnly, "width", width);
     attribute(this.axis, "x1", 0);
     attribute(this.axis, "x2", width);
-    attribute(this.limitLine, "x1", this.origin);
+    attribute(this.limitLine, "x1", 0);
     attribute(this.limitLine, "x2", width);
     attribute(this.limitLine, "visibility", this.read.limit == null ? "hidden" : "visible");
     attribute(this.limitLabel, "x", width - 4);
@@ -128,7 +132,7 @@ export class Timeline {
     this.frame();
   }
 
-  /** Where an instant is in the moving group. */
+  /** Returns the position of an instant in the moving group. */
   x(at) {
     return (at - this.base) * this.scale;
   }
@@ -151,44 +155,48 @@ export class Timeline {
   }
 
   drawMarks() {
-    const { window, entries, fixed, used, empty, limit } = this.read;
-    const wanted = fixed && !entries.length && used
-      ? [{ id: `window ${Math.round(empty)}`, at: empty - window, leaves: empty, permits: used, wide: true }]
-      : columns(entries, window, this.marks);
+    const { window, entries, fixed, used, empty } = this.read;
+    const whole = fixed && !entries.length && used;
+    const most = Math.max(20, Math.floor((window * this.scale) / COLUMN));
+    this.summed = entries.length > most;
+    const wanted = whole
+      ? [{ id: `window ${Math.round(empty)}`, at: empty - window, leaves: empty, permits: used, entries: 1, wide: true }]
+      : this.summed ? columns(entries, window / most) : single(entries, window, this.marks);
     const known = new Set(wanted.map(({ id }) => id));
     const oldest = this.base - 1.3 * window;
     for (const [id, mark] of this.marks) {
       if (known.has(id)) continue;
-      // It has left, or else was taken back: then it goes at once.
+      // The entry has expired and fades, or it was refunded and disappears now.
       if (mark.leaves > this.base + 100) {
         if (mark.node.classList.contains("void")) this.drop(id);
         else mark.node.classList.add("void");
-      } else if (mark.at < oldest && !mark.wide) this.drop(id);
-      else if (mark.wide && mark.leaves < oldest) this.drop(id);
+      } else if ((mark.wide ? mark.leaves : mark.at) < oldest) this.drop(id);
     }
-    const tallest = Math.max(1, ...wanted.map(({ permits }) => permits));
+    let below = 0;
     for (const mark of wanted) {
       let kept = this.marks.get(mark.id);
       if (!kept) {
-        kept = { node: svg("rect", { class: "t-mark", rx: mark.wide ? 0 : 2 }, svg("title")) };
+        kept = { node: svg("rect", { class: "t-mark", rx: mark.wide ? 0 : 1 }, svg("title")) };
         this.column.append(kept.node);
         this.marks.set(mark.id, kept);
       }
-      Object.assign(kept, mark);
-      const of = mark.wide ? Math.max(limit ?? 0, used) : tallest;
-      kept.share = Math.max(0.07, mark.permits / of);
+      Object.assign(kept, mark, { below });
+      below += mark.permits;
       attribute(kept.node, "data-cost", mark.permits);
+      attribute(kept.node, "data-entries", mark.entries);
       kept.node.classList.remove("void");
       if (mark.wide) attribute(kept.node, "fill-opacity", 0.35);
-      const title = `${many(mark.permits, "permit")} at ${clockFine(mark.at)}`;
+      const together = mark.entries > 1 ? ` in ${many(mark.entries, this.read.attempts ? "attempt" : "admission")}` : "";
+      const title = `${many(mark.permits, "permit")}${together} at ${clockFine(mark.at)}`;
       if (kept.node.firstChild.textContent !== title) kept.node.firstChild.textContent = title;
     }
-    const room = entries.length > MARKS ? (window * this.scale) / COLUMNS : this.width / Math.max(60, wanted.length * 1.5);
+    const room = this.summed ? COLUMN - 1 : this.width / Math.max(60, wanted.length * 1.5);
     const thick = Math.max(2, Math.min(6, room));
     for (const mark of this.marks.values()) {
-      const height = mark.share * (FLOOR - CEILING);
+      const top = this.y(mark.below + mark.permits);
+      const height = Math.max(LEAST, this.y(mark.below) - top);
       const [x, width] = mark.wide ? [this.x(mark.at), window * this.scale] : [this.x(mark.at) - thick / 2, thick];
-      for (const [name, value] of Object.entries({ x, y: FLOOR - height, width, height })) attribute(mark.node, name, value.toFixed(2));
+      for (const [name, value] of Object.entries({ x, y: Math.min(top, FLOOR - height), width, height })) attribute(mark.node, name, value.toFixed(2));
     }
   }
 
@@ -199,8 +207,7 @@ export class Timeline {
 
   drawAhead() {
     const { used, limit, bucket } = this.read;
-    const most = Math.max(1, limit ?? 0, used);
-    const y = (n) => FLOOR - (n / most) * (FLOOR - CEILING);
+    const { y } = this;
     if (limit != null) {
       for (const end of ["y1", "y2"]) attribute(this.limitLine, end, y(limit));
       attribute(this.limitLabel, "y", y(limit) - 6);
@@ -210,18 +217,19 @@ export class Timeline {
     for (const [x, y] of steps.slice(1)) line += bucket ? `L${tenth(x)} ${tenth(y)}` : `H${tenth(x)}V${tenth(y)}`;
     attribute(this.ahead, "d", used ? line : "");
     attribute(this.area, "d", used ? `${line}L${tenth(steps.at(-1)[0])} ${FLOOR}L${tenth(steps[0][0])} ${FLOOR}Z` : "");
-    const { entry, at } = this.next;
-    attribute(this.spanLine, "d", entry ? `M${tenth(this.x(entry.at))} ${FLOOR}V${SPAN_AT}H${tenth(this.x(entry.leaves))}` : "");
-    attribute(this.free, "visibility", entry || at > this.read.now ? "visible" : "hidden");
+    const { entry, at, free } = this.next;
+    attribute(this.spanLine, "d", entry && !free ? `M${tenth(this.x(entry.at))} ${FLOOR}V${SPAN_AT}H${tenth(this.x(entry.leaves))}` : "");
+    // The wait is shown only if there is one.
+    attribute(this.free, "visibility", !free && at > this.read.now ? "visible" : "hidden");
   }
 
   describe() {
-    const { used, limit, window, entries, now } = this.read;
+    const { used, limit, window, entries, now, attempts } = this.read;
     const room = this.next.free ? "a permit is free now" : `the next permit is free in ${wait(this.next.at - now)}`;
-    attribute(this.svg, "aria-label", `${count(used)}${limit == null ? "" : ` of ${count(limit)}`} used in ${span(window)}, ${many(entries.length, "admission")}; ${room}. The table below lists them.`);
+    attribute(this.svg, "aria-label", `${count(used)}${limit == null ? "" : ` of ${count(limit)}`} used in ${span(window)}, ${many(entries.length, attempts ? "attempt" : "admission")}; ${room}. The table below lists them.`);
   }
 
-  /** Moves what moves. */
+  /** Moves the picture to the present. */
   frame() {
     if (!this.read) return;
     const now = this.now();
@@ -268,25 +276,27 @@ export class Timeline {
 
 const tenth = (n) => n.toFixed(1);
 
-/** A mark for each admission, or for each column of time if there are too many. An admission is the one that was drawn
-    at the same time, give or take what clocks differ between two answers. */
-function columns(entries, window, drawn) {
-  if (entries.length <= MARKS) {
-    const before = [...drawn.values()].filter(({ single }) => single).sort((a, b) => a.at - b.at);
-    const near = Math.max(5, window / 500);
-    let i = 0;
-    return [...entries].sort((a, b) => a.at - b.at).map((entry) => {
-      while (i < before.length && before[i].at < entry.at - near) i++;
-      const same = i < before.length && before[i].at <= entry.at + near;
-      return { ...entry, single: true, id: same ? before[i++].id : `single ${serial++}` };
-    });
-  }
-  const width = window / COLUMNS;
+/** Returns a mark for each entry, the oldest first. An entry with nearly the same time as one that is drawn is that entry: the
+    times of two answers differ a little. */
+function single(entries, window, drawn) {
+  const before = [...drawn.values()].filter(({ single }) => single).sort((a, b) => a.at - b.at);
+  const near = Math.max(5, window / 500);
+  let i = 0;
+  return [...entries].sort((a, b) => a.at - b.at).map((entry) => {
+    while (i < before.length && before[i].at < entry.at - near) i++;
+    const same = i < before.length && before[i].at <= entry.at + near;
+    return { ...entry, entries: 1, single: true, id: same ? before[i++].id : `single ${serial++}` };
+  });
+}
+
+/** Returns a mark for each column of `width` ms that has entries, the oldest first. */
+function columns(entries, width) {
   const found = new Map();
-  for (const { at, leaves, permits } of entries) {
+  for (const { at, leaves, permits } of [...entries].sort((a, b) => a.at - b.at)) {
     const nth = Math.floor(at / width);
-    const column = found.get(nth) ?? { id: `column ${nth}`, at: (nth + 0.5) * width, leaves, permits: 0 };
+    const column = found.get(nth) ?? { id: `column ${width} ${nth}`, at: (nth + 0.5) * width, leaves, permits: 0, entries: 0 };
     column.permits += permits;
+    column.entries += 1;
     column.leaves = Math.max(column.leaves, leaves);
     found.set(nth, column);
   }

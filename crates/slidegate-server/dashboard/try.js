@@ -1,15 +1,15 @@
-// Try it: asks the server as any client would, and shows its answer.
+// Try it: sends a request as any client does, and shows the answer.
 
 import { $, el, marked, meter, say, text, write } from "./dom.js";
 import { acquire, explain, peek, rules, settle } from "./api.js";
 import { because } from "./access.js";
 import { count, wait } from "./words.js";
 
-/** What an attribute may be, so that an example can be asked at once. */
+/** Values of well-known attributes for an example. */
 const EXAMPLES = { ip: "1.2.3.4", user: "alice", "api-key": "key-1", api: "/", tenant: "acme", method: "GET" };
 
 export class TryIt {
-  /** `inspect(key)` opens one. */
+  /** `inspect(key)` opens a key. */
   constructor(inspect) {
     this.inspect = inspect;
     this.rules = [];
@@ -30,7 +30,7 @@ export class TryIt {
     $("try-refund").addEventListener("click", () => this.refund());
   }
 
-  /** The rules are read again when another edition is in force. */
+  /** Reads the rules again when another edition is in force. */
   async tick({ edition }) {
     if (edition.hash === this.edition) return;
     this.edition = edition.hash;
@@ -41,7 +41,7 @@ export class TryIt {
       return;
     }
     const chosen = $("try-rule").value;
-    $("try-rule").replaceChildren(el("option", { value: "" }, "no example"), ...this.rules.slice(0, 1000).map(({ name }) => el("option", { value: name }, name)));
+    $("try-rule").replaceChildren(el("option", { value: "" }, "none"), ...this.rules.slice(0, 1000).map(({ name }) => el("option", { value: name }, name)));
     $("try-rule").value = this.rules.some(({ name }) => name === chosen) ? chosen : "";
   }
 
@@ -68,7 +68,7 @@ export class TryIt {
     for (const line of $("try-attributes").value.split("\n")) {
       if (!line.trim()) continue;
       const at = line.indexOf("=");
-      if (at < 1) throw new Error(`An attribute must be name=value, not “${line.trim()}”.`);
+      if (at < 1) throw new Error(`Write an attribute as name=value. This line has no name: “${line.trim()}”.`);
       body.attributes[line.slice(0, at).trim()] = line.slice(at + 1).trim();
     }
     return body;
@@ -81,7 +81,7 @@ export class TryIt {
       request = this.request();
       this.show(await question(request), onlyLooks || request.permits === 0);
     } catch (error) {
-      this.verdict("", "!", "Not decided");
+      this.verdict("", "!", "No decision");
       write($("try-detail"), error.status === undefined ? error.message : because(error));
       $("try-limits").replaceChildren();
       $("try-why").replaceChildren();
@@ -101,7 +101,7 @@ export class TryIt {
     const limits = decision.limits ?? counted(decision.rules);
     const said = allowed ? (onlyLooks ? "Would be allowed" : "Allowed") : `${onlyLooks ? "Would be denied" : "Denied"}${denied_by ? ` by ${denied_by}` : ""}`;
     this.verdict(allowed, allowed ? "✓" : "✕", said);
-    text($("try-detail"), [allowed ? null : `Code ${code}`, `decided by ${source}`, limits.length ? null : "no rule applies", never ? "waiting does not help" : null].filter(Boolean).join(", "));
+    text($("try-detail"), [allowed ? null : `Code ${code}`, `source: ${source}`, limits.length ? null : "no rule applies", never ? "waiting does not help" : null].filter(Boolean).join(", "));
     $("try-limits").replaceChildren(...limits.slice(0, 50).map((limit) => this.limit(limit, denied_by)));
     $("try-why").replaceChildren(...uncounted(decision.rules ?? []).slice(0, 50).map(({ rule, why }) => el("li", {}, el("b", {}, rule), el("small", {}, ...marked(why)))));
     this.reservation = reservation;
@@ -113,8 +113,9 @@ export class TryIt {
 
   limit(limit, deniedBy) {
     const bar = el("span", { class: "meter" }, el("i"));
-    meter(bar, limit.limit ? limit.used / limit.limit : 1);
-    const denies = limit.rule === deniedBy ? "denied" : limit.would_deny ? "shadow: would deny" : "";
+    const denied = limit.rule === deniedBy;
+    meter(bar, limit.limit ? limit.used / limit.limit : 1, denied);
+    const denies = denied ? "denied" : limit.would_deny ? "shadow: would deny" : "";
     const said = `${count(limit.used)} of ${count(limit.limit)} used, ${count(limit.remaining)} left`;
     return el("li", { "data-key": limit.key },
       el("div", { class: "row" }, el("b", {}, limit.rule, denies ? el("small", {}, ` ${denies}`) : null), el("span", {}, said)), bar,
@@ -139,17 +140,17 @@ export class TryIt {
     try {
       const { settled } = await settle(this.reservation, 0);
       $("try-refund").disabled = true;
-      say($("try-settled"), { done: "Refunded.", already: "Already refunded.", gone: "Expired: nothing to refund." }[settled] ?? settled);
+      say($("try-settled"), { done: "Refunded.", already: "This was refunded before.", gone: "The admission has expired. There is nothing to refund." }[settled] ?? settled);
     } catch (error) {
       say($("try-settled"), because(error), true);
     }
   }
 }
 
-/** What an explanation tells of rules that count, as a decision tells it. */
+/** Returns the rules of an explanation that apply, in the form of the limits of a decision. */
 const counted = (rules) => rules.filter(({ counted }) => counted)
   .map(({ rule, verdict, counted }) => ({ ...counted, rule, limit: counted.limit_now, would_deny: verdict === "would-deny" }));
 
-/** And of the others: why they do not apply, or what they do instead. */
+/** Returns the other rules of an explanation, with the reason why they do not apply. */
 const uncounted = (rules) => rules.filter(({ counted }) => !counted)
   .map(({ rule, verdict, why }) => ({ rule, why: why ?? verdict.replaceAll("-", " ") }));

@@ -1,4 +1,4 @@
-// Numbers and lengths of time as people read them.
+// Numbers and lengths of time, written for people.
 
 const whole = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
 const tenth = new Intl.NumberFormat("en", { maximumFractionDigits: 1 });
@@ -6,12 +6,12 @@ const short = new Intl.NumberFormat("en", { notation: "compact", maximumFraction
 
 export const count = (n) => (n == null ? "–" : whole.format(n));
 
-/** Of a few letters, for big figures and narrow columns. */
+/** Few characters, for large figures and narrow columns. */
 export const brief = (n) => (n == null ? "–" : Math.abs(n) < 10_000 ? tenth.format(n) : short.format(n));
 
 export const share = (x) => (x == null || Number.isNaN(x) ? "–" : x > 0 && x < 0.001 ? "<0.1%" : `${tenth.format(x * 100)}%`);
 
-/** A window: `5 s`, `1 min`, `250 ms`. Only what is whole is put into the larger unit. */
+/** A window: `5 s`, `1 min`, `250 ms`. A larger unit is used only for a whole number of it. */
 export function span(ms) {
   if (ms == null) return "–";
   for (const [unit, size] of [["d", 86_400_000], ["h", 3_600_000], ["min", 60_000], ["s", 1000]]) {
@@ -20,7 +20,7 @@ export function span(ms) {
   return ms >= 1000 ? `${tenth.format(ms / 1000)} s` : `${tenth.format(ms)} ms`;
 }
 
-/** A wait that counts down: always the same number of decimals, so that it does not jump. */
+/** A wait that counts down, always with one decimal, so that the text keeps its width. */
 export function wait(ms) {
   const s = Math.max(0, ms) / 1000;
   if (s < 60) return `${(Math.ceil(s * 10) / 10).toFixed(1)} s`;
@@ -35,6 +35,15 @@ export function micros(us) {
   if (us < 1000) return `${whole.format(us)} µs`;
   if (us < 1_000_000) return `${tenth.format(us / 1000)} ms`;
   return `${tenth.format(us / 1_000_000)} s`;
+}
+
+/** The last bound of the server's histogram, in microseconds, and the one before it. */
+const [BEFORE_LAST_BOUND, LAST_BOUND] = [1_000_000, 2_500_000];
+
+/** A quantile. The server knows only the bucket of its histogram, so this is the upper bound of that bucket. */
+export function bound(us) {
+  if (us == null) return "–";
+  return us >= LAST_BOUND ? `> ${micros(BEFORE_LAST_BOUND)}` : `≤ ${micros(us)}`;
 }
 
 export function bytes(n) {
@@ -60,11 +69,11 @@ export const limitWords = (limit, ms) => (limit == null ? "no limit" : `${count(
 
 export const algorithmWords = (name) => (name ?? "").replaceAll("-", " ");
 
-/** What a rule that only watches would change, beside the one that it would replace. */
+/** The difference that a shadow rule would make, compared with the rule that it would replace. */
 export function shadowWords(shadow) {
   if (!shadow) return "";
   const denied = `${count(shadow.newly_denied)} newly denied`;
-  return shadow.shadow_of ? `for ${shadow.shadow_of}: ${denied}, ${count(shadow.newly_allowed)} newly allowed` : denied;
+  return shadow.shadow_of ? `instead of ${shadow.shadow_of}: ${denied}, ${count(shadow.newly_allowed)} newly allowed` : denied;
 }
 
 export const many = (n, one, more = `${one}s`) => `${count(n)} ${n === 1 ? one : more}`;

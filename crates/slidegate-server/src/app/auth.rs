@@ -1,5 +1,7 @@
 //! Authorization of clients and administrators by bearer tokens, compared in constant time.
 
+use schemars::JsonSchema;
+use serde::Serialize;
 use sha2::{Digest, Sha256};
 use subtle::{Choice, ConstantTimeEq};
 
@@ -12,6 +14,20 @@ impl Token {
     pub fn new(secret: &[u8]) -> Self {
         Token(Sha256::digest(secret).into())
     }
+}
+
+/// Kind of the token that a client sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum TokenKind {
+    /// The client sent no token.
+    None,
+    /// A token for calls.
+    Client,
+    /// A token for calls and changes.
+    Admin,
+    /// The server does not know the token.
+    Wrong,
 }
 
 /// Access tokens of a server.
@@ -44,6 +60,18 @@ impl Auth {
     pub fn may_call(&self, token: Option<&[u8]>) -> bool {
         self.is_open()
             || token.is_some_and(|token| bool::from(matches(&self.data, token) | matches(&self.admin, token)))
+    }
+
+    /// Returns the kind of a token.
+    pub fn kind(&self, token: Option<&[u8]>) -> TokenKind {
+        let Some(token) = token else { return TokenKind::None };
+        // Both lists are searched, whichever matches.
+        let (client, admin) = (matches(&self.data, token), matches(&self.admin, token));
+        match (bool::from(admin), bool::from(client)) {
+            (true, _) => TokenKind::Admin,
+            (false, true) => TokenKind::Client,
+            (false, false) => TokenKind::Wrong,
+        }
     }
 
     /// Returns true if a client with this token may change rules and counts.

@@ -15,7 +15,7 @@ use crate::common::console::warn;
 use crate::common::protocol::Protocol;
 use crate::common::ttl_cache::TtlCache;
 use crate::config::Limits;
-use crate::config::{AuthorizeConfig, RedisConfig};
+use crate::config::{AuthorizeConfig, Config, MAX_RULES_BODY, RedisConfig, rules_part};
 use crate::store::{AnyStore, RedisStats};
 use crate::telemetry::log;
 use crate::telemetry::stats::{DecisionStats, Instrumented};
@@ -163,6 +163,17 @@ impl AppState {
             return Err(Error::unavailable(message));
         }
         Ok(edition)
+    }
+
+    /// Stores the text of rules as their author wrote it: `text` is the rules, or a file that contains them. The editor shows
+    /// it as long as rules with the same meaning are in force. It has at most [`MAX_RULES_BODY`] bytes.
+    pub(crate) fn set_rules_text(&self, text: &str) {
+        let part = rules_part(text).filter(|part| part.len() <= MAX_RULES_BODY);
+        let Some(part) = part else { return };
+        if let Ok(rules) = Config::parse_rules(&part, &self.settings.redis) {
+            let hash = rule_manager::hash(&self.settings.authorize.normalize_paths(rules));
+            self.rules.set_text(hash, part);
+        }
     }
 
     /// Keeps the rules in force, and logs why the new ones were rejected.

@@ -89,7 +89,7 @@ pub(super) fn run(args: ServeArgs) -> Result<(), String> {
     };
     let files = FileSource::new(args.config, args.envoy_config);
     let watch = files.watch();
-    let Config { rules, settings, .. } = files.load()?;
+    let Config { rules, settings, rules_text, .. } = files.load()?;
     let source = files.name();
     let listen = Listen { http: args.http, grpc: args.grpc, resp: args.resp, admin: args.admin };
     let listen = listen.or(settings.listen.addresses).or(Listen::DEFAULT);
@@ -117,6 +117,9 @@ pub(super) fn run(args: ServeArgs) -> Result<(), String> {
             shared_rules: shared_rules.clone(),
             log_keys,
         };
+        if let Some(text) = &rules_text {
+            app.set_rules_text(text);
+        }
         app.stats.enabled = settings.monitor.decisions;
         let shared_key = match (reservation_keys, store.redis_store()) {
             (Some(keys), _) => {

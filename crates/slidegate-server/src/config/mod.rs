@@ -12,6 +12,7 @@ mod memory;
 mod monitor;
 mod redis;
 mod reservations;
+mod rules_text;
 mod topology;
 
 use std::str::FromStr;
@@ -33,6 +34,7 @@ pub(crate) use self::load::{load, read_text};
 pub use self::monitor::{AccuracyConfig, MemoryConfig, MonitorConfig};
 pub use self::redis::{DEFAULT_URL, RedisConfig};
 pub use self::reservations::ReservationsConfig;
+pub(crate) use self::rules_text::rules_part;
 
 /// Configuration that `serve` uses without a file.
 pub const DEMO: &str = include_str!("demo.yaml");
@@ -70,6 +72,8 @@ pub struct Config {
     pub settings: ConfigSettings,
     /// Parts of the file that are valid and probably not intended.
     pub warnings: Vec<Problem>,
+    /// Text of the rules as their author wrote it, if they are a part of their own in the file.
+    pub rules_text: Option<String>,
 }
 
 slidegate::section! {
@@ -109,7 +113,9 @@ impl Config {
         let known = [ConfigSettings::names(), RulesFile::names()].concat();
         let fields = reader.fields(&node, "the file", &known);
         let config = fields.and_then(|fields| read(fields, &mut reader));
-        reader.finish(config)
+        let mut config = reader.finish(config)?;
+        config.rules_text = rules_part(text);
+        Ok(config)
     }
 
     /// Parses the rules of a configuration file, or rules in the format of `GET /v1/rules`. Other sections of the file are
@@ -161,7 +167,7 @@ fn read(fields: Fields<'_>, reader: &mut Reader) -> Option<Config> {
         redis::check_encodings(node, reader, &settings.redis, &rules);
     }
     let rules = settings.authorize.normalize_paths(rules);
-    Some(Config { rules, settings, warnings: reader.take_warnings() })
+    Some(Config { rules, settings, warnings: reader.take_warnings(), rules_text: None })
 }
 
 slidegate::field_type! {

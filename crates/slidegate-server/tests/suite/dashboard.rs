@@ -30,7 +30,12 @@ struct Page(Browser);
 
 /// Opens the dashboard of `server` and runs `look` on it.
 fn look(server: &Server, look: impl FnOnce(&Page)) {
-    look(&Page(Browser::open(&format!("http://{}/", server.address))));
+    look_at(server, "", look);
+}
+
+/// Opens the dashboard of `server` with `hash` at the end of its URL, and runs `look` on it.
+fn look_at(server: &Server, hash: &str, look: impl FnOnce(&Page)) {
+    look(&Page(Browser::open(&format!("http://{}/{hash}", server.address))));
 }
 
 impl std::ops::Deref for Page {
@@ -179,6 +184,8 @@ fn try_it_form_shows_denied_and_allowed() {
         // The button is enabled again after `retry_after`, not before.
         page.click("#try-explain");
         page.until("it says why", "document.querySelector('#try-why').textContent.includes('match needs api to be /search, but it is /login')");
+        assert!(!page.text("#try-why").contains('`'), "names are marked as code");
+        assert_eq!(page.attribute("#try-limits .meter", "data-full").as_deref(), Some("true"));
         assert!(page.text("#try-limits").contains("3 of 3 used"));
         page.until("there is something to try", "!document.querySelector('#try-again').hidden");
         page.until("the wait is over", "!document.querySelector('#try-again').disabled");
@@ -283,5 +290,263 @@ fn shows_that_the_server_is_gone() {
         server.terminate();
         page.until("it is lost", "document.querySelector('#live-state').dataset.state === 'lost'");
         page.picture("lost");
+    });
+}
+
+const DATA: &str = "data-token-0123456789";
+
+#[test]
+fn wrong_token_is_not_accepted() {
+    let env = [("SLIDEGATE_TOKEN", DATA), ("SLIDEGATE_ADMIN_TOKEN", ADMIN)];
+    let server = Server::with_env(&env, RULES, &[]);
+    look(&server, |page| {
+        page.until("the token dialog opens", "document.querySelector('#token-dialog').open");
+        assert_eq!(page.console(), Vec::<String>::new(), "a page without a token causes no error");
+        page.fill("#token-input", "wrong-token-0123456789");
+        page.click("#token-save");
+        page.until("it is rejected", "document.querySelector('#token-said').dataset.bad === 'true'");
+        assert!(page.text("#token-said").contains("does not accept"));
+        assert_eq!(page.run("return document.querySelector('#token-dialog').open", &[]), json!(true));
+        assert_eq!(page.run("return sessionStorage.length", &[]), json!(0), "it is not stored");
+        page.picture("token-wrong");
+        page.accessible("a wrong token");
+        for (token, shown) in [(DATA, "Client token"), (ADMIN, "Admin token")] {
+            page.run("document.querySelector('#token-dialog').open || document.querySelector('#token-open').click()", &[]);
+            page.fill("#token-input", token);
+            page.click("#token-save");
+            page.until(
+                "it is accepted",
+                &format!("document.querySelector('#token-open').textContent === '{shown}'"),
+            );
+            page.until("it is live", "document.querySelector('#live-state').dataset.state === 'ok'");
+            let readonly = page.run("return document.querySelector('#editor').readOnly", &[]);
+            assert_eq!(readonly, json!(token == DATA));
+        }
+        // A token that the server no longer knows.
+        page.run("sessionStorage.setItem('slidegate-token', 'old-token-0123456789'); location.reload()", &[]);
+        page.until("it asks again", "document.querySelector('#token-dialog').open");
+        assert_eq!(page.text("#token-open"), "Wrong token");
+    });
+}
+
+#[test]
+fn page_without_tokens_logs_no_error() {
+    let variables = [("SLIDEGATE_ADMIN_TOKEN", ADMIN)];
+    for variables in [&variables[..0], &variables] {
+        let server = Server::with_env(variables, RULES, &[]);
+        look(&server, |page| {
+            page.until("it is live", "document.querySelector('#live-state').dataset.state === 'ok'");
+            page.until(
+                "the rules are there",
+                "document.querySelector('#editor').value.includes('login-per-ip')",
+            );
+            assert_eq!(page.console(), Vec::<String>::new());
+            assert_eq!(
+                page.run("return document.title", &[]),
+                json!(format!("{} – Slidegate", server.address)),
+                "the title names the node"
+            );
+        });
+    }
+}
+
+#[test]
+fn address_keeps_range_filters_zoom_and_rule() {
+    let server = Server::with_rules(RULES);
+    let checked = |name: &str| format!("document.querySelector('#{name} input:checked').value");
+    under_load(&server, || {
+        look(&server, |page| {
+            page.until(
+                "rules have rows",
+                "document.querySelectorAll('#rules tbody tr[data-rule]').length === 3",
+            );
+            page.click("#rules tr[data-rule=\"api-per-user\"] th button");
+            page.fill("#rules-filter", "user");
+            page.fill("#rules-order", "denied");
+            for (group, value) in [("range", "300"), ("period", "hour")] {
+                page.run(
+                    &format!("document.querySelector('#{group} input[value=\"{value}\"]').click()"),
+                    &[],
+                );
+            }
+            page.until(
+                "its keys are shown",
+                "document.querySelector('#rule-hottest li[data-key^=\"api-per-user:\"]')",
+            );
+            page.picture("rule");
+            page.accessible("a rule");
+            page.drag("#chart", 0.5, 0.9);
+            page.until("it is zoomed", "!document.querySelector('#zoom-out').hidden");
+            page.picture("zoom");
+            page.accessible("zoomed");
+            let hash = page.run("return location.hash", &[]).as_str().unwrap().to_owned();
+            for part in
+                ["range=300", "rules=user", "order=denied", "period=hour", "rule=api-per-user", "zoom="]
+            {
+                assert!(hash.contains(part), "{part} in {hash}");
+            }
+            // Links to sections keep it.
+            page.click("nav a[href=\"#store\"]");
+            assert_eq!(page.run("return location.hash", &[]), json!(hash));
+            look_at(&server, &hash, |copy| {
+                copy.until("the rule is open", "!document.querySelector('#rule').hidden");
+                let shown = copy.run(
+                    &format!(
+                        "return [{}, {}, document.querySelector('#rules-filter').value, document.querySelector('#rules-order').value, \
+                         document.querySelector('#rule-name').textContent, document.querySelector('#zoom-out').hidden]",
+                        checked("range"),
+                        checked("period")
+                    ),
+                    &[],
+                );
+                assert_eq!(shown, json!(["300", "hour", "user", "denied", "api-per-user", false]));
+                copy.until(
+                    "one rule is shown",
+                    "document.querySelectorAll('#rules tbody tr[data-rule]').length === 1",
+                );
+            });
+            page.click("#zoom-out");
+            page.until("it is no longer zoomed", "!location.hash.includes('zoom')");
+        });
+    });
+}
+
+/// The first event has the past, so that a page that was just opened shows it.
+#[test]
+fn charts_begin_with_the_past_of_the_server() {
+    let server = Server::with_rules(RULES);
+    under_load(&server, || {
+        eventually("three seconds are over", || {
+            server.get("/v1/top?rule=login-per-ip").json()["denied"][0]["count"].as_u64() > Some(100)
+        });
+    });
+    look(&server, |page| {
+        let points = "(document.querySelector('#rules tr[data-rule=\"login-per-ip\"] .spark .line-allowed')?.getAttribute('d') ?? '').split('L').length";
+        page.until("the first picture has several seconds", &format!("{points} > 3"));
+        // The range begins with the first second of the server, not a quarter of an hour ago.
+        let first = "Number(document.querySelector('#chart').getAttribute('aria-valuemax'))";
+        page.until("the range is short", &format!("{first} > 0 && {first} < 300"));
+    });
+}
+
+#[test]
+fn inspector_has_one_scale_and_shows_attempts() {
+    let server = Server::with_rules(
+        "rules:
+  - { name: tries, match: { api: /login }, key: [ip], limit: 3, window: 1h, count: attempts }
+  - { name: many, match: { api: /many }, key: [], limit: 400, window: 10m }
+  - { name: bucket, match: { api: /bucket }, key: [], limit: 10, window: 1h, algorithm: token-bucket }
+",
+    );
+    for _ in 0..5 {
+        server.post("/v1/acquire", r#"{"attributes":{"api":"/login","ip":"1.2.3.4"}}"#);
+    }
+    for _ in 0..300 {
+        server.post("/v1/acquire", r#"{"attributes":{"api":"/many"}}"#);
+    }
+    server.post("/v1/acquire", r#"{"attributes":{"api":"/bucket"},"permits":8}"#);
+    look_at(&server, "#inspect=tries%3Aip%3D1.2.3.4", |page| {
+        page.until("attempts are shown", "document.querySelectorAll('#timeline [data-cost]').length === 3");
+        assert!(
+            page.text("#inspector-used").contains("3 attempts, limit 3"),
+            "{}",
+            page.text("#inspector-used")
+        );
+        assert!(page.text("#timeline-note").contains("denied requests too"));
+        assert_eq!(page.attribute("#inspector-bar", "style").unwrap_or_default(), "width: 100%;");
+        page.picture("inspector-attempts");
+        // The steps add up to the level of the line on the right.
+        let tops = "[...document.querySelectorAll('#timeline [data-cost]')].map(mark => Number(mark.getAttribute('y'))).sort((a, b) => a - b)";
+        let line = "Number(/^M[^ ,]+[ ,]([0-9.]+)/.exec(document.querySelector('#timeline .t-ahead').getAttribute('d'))[1])";
+        page.until("both have one scale", &format!("Math.abs({tops}[0] - {line}) < 1"));
+        page.fill("#inspector-key", "many");
+        page.click("#inspector-open");
+        page.until(
+            "many marks are summed",
+            "document.querySelector('#timeline-note').textContent.includes('sum')",
+        );
+        let most = page.run(
+            "return Math.max(...[...document.querySelectorAll('#timeline [data-entries]')].map(mark => Number(mark.dataset.entries)))",
+            &[],
+        );
+        assert!(most.as_u64() > Some(50), "{most}");
+        page.picture("inspector-many");
+        page.accessible("many marks");
+        // A token bucket that denies is orange, though it is not full.
+        let denied = server.post("/v1/acquire", r#"{"attributes":{"api":"/bucket"},"permits":3}"#);
+        assert_eq!(denied.status, 429);
+        page.until(
+            "its row is orange",
+            "document.querySelector('#rules tr[data-rule=\"bucket\"] .meter').dataset.full === 'true'",
+        );
+    });
+}
+
+#[test]
+fn editor_keeps_the_text_of_its_author() {
+    let rules = format!("# Limits of the shop.\n{}", RULES.trim_start());
+    let server = Server::with_env(&[("SLIDEGATE_ADMIN_TOKEN", ADMIN)], &rules, &[]);
+    look(&server, |page| {
+        page.until("the rules are there", "document.querySelector('#editor').value.includes('login-per-ip')");
+        assert_eq!(
+            page.run("return document.querySelector('#editor').value.includes('shop')", &[]),
+            json!(false)
+        );
+        page.become_admin();
+        page.until(
+            "the comment is shown",
+            "document.querySelector('#editor').value.includes('# Limits of the shop.')",
+        );
+        page.until("it is coloured", "document.querySelectorAll('#editor-colors .y-comment').length === 1");
+        page.fill("#editor", &rules.replace("limit: 3", "limit: 4"));
+        page.picture("editor-colours");
+        page.click("#editor-apply");
+        page.wait_for_element("#confirm-dialog[open]");
+        page.click("#confirm-yes");
+        page.until(
+            "it is applied",
+            "document.querySelector('#editor-said').textContent.includes('edition 2')",
+        );
+        // Changing a mode keeps the comment too.
+        page.click("#rules tbody tr[data-rule=\"login-per-ip\"] .mode button");
+        page.wait_for_element("#confirm-dialog[open]");
+        page.click("#confirm-yes");
+        page.until(
+            "the text has the mode",
+            "/login-per-ip.*mode: shadow/.test(document.querySelector('#editor').value)",
+        );
+        let text = page.run("return document.querySelector('#editor').value", &[]);
+        let text = text.as_str().unwrap();
+        assert!(text.starts_with("# Limits of the shop.\n") && text.contains("limit: 4"), "{text}");
+        // A page that is opened later shows it too.
+        page.run("location.reload()", &[]);
+        page.until(
+            "it is read again",
+            "document.querySelector('#editor').value.includes('# Limits of the shop.')",
+        );
+    });
+}
+
+#[test]
+fn phone_navigation_reaches_every_section() {
+    let server = Server::with_rules(RULES);
+    look(&server, |page| {
+        page.until("it is loaded", "!document.body.classList.contains('loading')");
+        for width in [390, 520] {
+            page.set_window_size(width, 844);
+            for section in ["edit", "store", "try", "inspector", "keys", "rules", "live"] {
+                page.run(&format!("document.querySelector('nav a[href=\"#{section}\"]').click()"), &[]);
+                page.until(
+                    "all links are in view, and the section is below them",
+                    &format!(
+                        "[...document.querySelectorAll('nav a')].every(link => {{ const r = link.getBoundingClientRect(); \
+                         return r.left >= 0 && r.right <= innerWidth && r.top >= -1 && r.bottom <= innerHeight }}) \
+                         && document.activeElement.id === '{section}' \
+                         && document.querySelector('#{section} h2').getBoundingClientRect().top >= document.querySelector('nav').getBoundingClientRect().bottom - 1"
+                    ),
+                );
+            }
+            page.picture(&format!("phone-{width}"));
+        }
     });
 }

@@ -128,6 +128,7 @@ fn key_is_shown_with_its_window() {
     let alice = server.get("/v1/keys/one:user=alice").json();
     assert_eq!((&alice["rule"], &alice["limit"], &alice["used"]), (&"one".into(), &3.into(), &3.into()));
     assert_eq!((&alice["window_ms"], &alice["algorithm"]), (&3_600_000.into(), &"sliding-window".into()));
+    assert_eq!(alice["count"], "admitted");
     let [first, second] = [0, 1].map(|n| alice["entries"][n]["at_ms"].as_f64().unwrap());
     assert!(first < second && second <= alice["at_ms"].as_f64().unwrap(), "{alice}");
     assert_eq!(server.get("/v1/keys/one:user=bob").json()["limit"], 5, "an override");
@@ -226,4 +227,83 @@ fn query_errors_name_the_parameter() {
     let unknown = message("/v1/rules?colour=red");
     assert!(unknown.starts_with("invalid query: ") && unknown.contains("`colour`"), "{unknown}");
     assert!(!unknown.contains("deserialize"), "{unknown}");
+}
+
+#[test]
+fn rule_reports_what_it_charged() {
+    let server = Server::with_rules(
+        "rules:
+  - { name: global, limit: 1000, window: 1h }
+  - { name: narrow, key: [user], limit: 1, window: 1h }
+",
+    );
+    for _ in 0..3 {
+        server.post("/v1/acquire", r#"{"attributes":{"user":"alice"}}"#);
+    }
+    let tick = || Events::of(&server).next("tick");
+    eventually("the requests are counted", || tick()["rules"][0]["allowed_minute"] == 3);
+    let tick = tick();
+    let [global, narrow] = [0, 1].map(|n| &tick["rules"][n]);
+    assert_eq!((&global["charged_minute"], &global["not_charged_minute"]), (&1.into(), &2.into()), "{tick}");
+    assert_eq!((&narrow["charged_minute"], &narrow["denied_minute"]), (&1.into(), &2.into()), "{tick}");
+    assert_eq!(narrow["not_charged_minute"], 0);
+    // The past of each rule comes with the first event.
+    let history = Events::of(&server).next("history");
+    for name in ["global", "narrow"] {
+        let rule = history["rules"].as_array().unwrap().iter().find(|rule| rule["rule"] == name).unwrap();
+        assert_eq!(sum(rule, "charged"), 1, "{history}");
+    }
+    assert_eq!(sum(&history["rules"][0], "denied") + sum(&history["rules"][1], "denied"), 2);
+    // Its hour has steps of ten seconds.
+    let hour = server.get("/v1/history?rule=global").json();
+    assert_eq!((&hour["rule"], &hour["step_ms"]), (&"global".into(), &10_000.into()));
+    let steps = hour["charged"].as_array().unwrap().len();
+    for name in ["not_charged", "denied", "would_deny", "mean_us"] {
+        assert_eq!(hour[name].as_array().unwrap().len(), steps, "{name}");
+    }
+    assert_eq!(server.get("/v1/history?rule=none").status, 400);
+    assert_eq!(server.get("/v1/history").status, 400);
+}
+
+#[test]
+fn access_reports_the_rights_of_a_token() {
+    let (data, admin) = ("data-token-0123456789", "admin-token-0123456789");
+    let rights = |server: &Server, token: &str| {
+        let header = format!("Bearer {token}");
+        let headers: &[(&str, &str)] =
+            if token.is_empty() { &[] } else { &[("authorization", header.as_str())] };
+        let answer = server.send("GET", "/v1/access", headers, "");
+        assert_eq!(answer.status, 200);
+        let body = answer.json();
+        let code = body["change_error"]["code"].as_str().unwrap_or_default().to_owned();
+        (body["token"].clone(), body["may_call"] == true, body["may_change"] == true, code)
+    };
+    let expect = |token: &str, call, change, code: &str| (Value::from(token), call, change, code.to_owned());
+    let both = [("SLIDEGATE_TOKEN", data), ("SLIDEGATE_ADMIN_TOKEN", admin)];
+    let server = Server::with_env(&both, RULES, &[]);
+    assert_eq!(rights(&server, ""), expect("none", false, false, "unauthorized"));
+    assert_eq!(rights(&server, "wrong-token-0123456789"), expect("wrong", false, false, "unauthorized"));
+    assert_eq!(rights(&server, data), expect("client", true, false, "unauthorized"));
+    assert_eq!(rights(&server, admin), expect("admin", true, true, ""));
+    let server = Server::with_rules(RULES);
+    assert_eq!(rights(&server, ""), expect("none", true, false, "forbidden"));
+    assert_eq!(rights(&server, data), expect("wrong", true, false, "forbidden"));
+}
+
+#[test]
+fn rules_are_shown_as_their_author_wrote_them() {
+    let admin = [("authorization", "Bearer admin-token-0123456789")];
+    let file = format!("# A file.{RULES}# Where to listen.\nlisten: {{ limits: {{ connections: 100 }} }}\n");
+    let server = Server::with_env(&[("SLIDEGATE_ADMIN_TOKEN", "admin-token-0123456789")], &file, &[]);
+    let source = |headers: &[(&str, &str)]| server.send("GET", "/v1/rules?format=source", headers, "").body;
+    assert_eq!(source(&admin), format!("# A file.{RULES}"), "only the rules of the file");
+    let generated = server.get("/v1/rules?format=yaml").body;
+    assert_eq!(source(&[]), generated, "comments are for those who may change the rules");
+    let mine = "rules:\n  # The only one.\n  - { name: one, limit: 1, window: 1h }\n";
+    assert_eq!(server.send("PUT", "/v1/rules", &admin, mine).status, 200);
+    assert_eq!(source(&admin), mine);
+    // Rules in JSON have no comments.
+    let other = r#"{"rules":[{"name":"one","limit":2,"window":"1h"}]}"#;
+    assert_eq!(server.send("PUT", "/v1/rules", &admin, other).status, 200);
+    assert_eq!(source(&admin), server.get("/v1/rules?format=yaml").body);
 }

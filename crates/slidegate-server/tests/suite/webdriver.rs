@@ -114,7 +114,10 @@ impl Browser {
             "--no-first-run",
             "--window-size=1280,1000",
         ];
-        let capabilities = json!({ "alwaysMatch": { "goog:chromeOptions": { "args": arguments } } });
+        let capabilities = json!({ "alwaysMatch": {
+            "goog:chromeOptions": { "args": arguments },
+            "goog:loggingPrefs": { "browser": "ALL" },
+        } });
         let created = driver.command("POST", "/session", &json!({ "capabilities": capabilities }));
         let session = created.unwrap()["sessionId"].as_str().unwrap().to_owned();
         let browser = Browser { driver, session };
@@ -195,6 +198,34 @@ impl Browser {
     /// Runs JavaScript that calls its last argument with the result.
     pub(crate) fn run_async(&self, script: &str) -> Value {
         self.post("execute/async", &json!({ "script": script, "args": [] })).unwrap()
+    }
+
+    /// Presses the mouse button on an element, moves the mouse, and releases the button. `from` and `to` are fractions of the
+    /// width of the element.
+    pub(crate) fn drag(&self, css: &str, from: f64, to: f64) {
+        let script = "const box = document.querySelector(arguments[0]); box.scrollIntoView({ block: 'center' }); \
+                      const { left, top, width, height } = box.getBoundingClientRect(); return [left, top, width, height]";
+        let area = self.run(script, &[css.into()]).unwrap();
+        let side = |n: usize| area[n].as_f64().unwrap();
+        let y = (side(1) + side(3) / 2.0) as i64;
+        let to_x = |share: f64| (side(0) + side(2) * share) as i64;
+        let moves = |x: i64| json!({ "type": "pointerMove", "duration": 20, "x": x, "y": y });
+        let steps = [
+            moves(to_x(from)),
+            json!({ "type": "pointerDown", "button": 0 }),
+            moves(to_x((from + to) / 2.0)),
+            moves(to_x(to)),
+            json!({ "type": "pointerUp", "button": 0 }),
+        ];
+        let mouse = json!({ "type": "pointer", "id": "mouse", "parameters": { "pointerType": "mouse" }, "actions": steps });
+        self.post("actions", &json!({ "actions": [mouse] })).unwrap();
+    }
+
+    /// Returns the messages of the console since the last call.
+    pub(crate) fn console(&self) -> Vec<String> {
+        let entries = self.post("se/log", &json!({ "type": "browser" })).unwrap();
+        let text = |entry: &Value| entry["message"].as_str().unwrap_or_default().to_owned();
+        entries.as_array().unwrap().iter().map(text).collect()
     }
 
     pub(crate) fn set_window_size(&self, width: u64, height: u64) {

@@ -127,6 +127,9 @@ impl FileSource {
                 }
                 Ok((config, true)) => {
                     let now = super::hash(&config.rules);
+                    if let Some(text) = &config.rules_text {
+                        app.set_rules_text(text);
+                    }
                     if requested || now != last_hash {
                         app.change_rules(config.rules, &self.name(), None);
                     }

@@ -52,11 +52,19 @@ pub struct Failure {
 pub struct RuleManager {
     current: ArcSwap<Edition>,
     failure: ArcSwapOption<Failure>,
+    text: Mutex<Option<RulesText>>,
     change_lock: Mutex<()>,
     /// Held by a replacement over HTTP, from the check of its precondition until it is in force.
     pub(crate) replacing: tokio::sync::Mutex<()>,
     changes: AtomicU64,
     failures: AtomicU64,
+}
+
+/// Text of rules as their author wrote it.
+struct RulesText {
+    /// Hash of the rules that the text describes.
+    hash: String,
+    text: Arc<str>,
 }
 
 /// Rules in the format of the configuration file.
@@ -88,6 +96,7 @@ impl RuleManager {
         RuleManager {
             current: ArcSwap::from_pointee(edition),
             failure: ArcSwapOption::empty(),
+            text: Mutex::new(None),
             change_lock: Mutex::new(()),
             replacing: tokio::sync::Mutex::new(()),
             changes: AtomicU64::new(0),
@@ -103,6 +112,17 @@ impl RuleManager {
     /// Returns the reason why the newest rules that were found are not in force. None if they are.
     pub fn failure(&self) -> Option<Arc<Failure>> {
         self.failure.load_full()
+    }
+
+    /// Stores the text of the rules with this hash.
+    pub(crate) fn set_text(&self, hash: String, text: String) {
+        *self.text.lock() = Some(RulesText { hash, text: text.into() });
+    }
+
+    /// Returns the text of the rules in force as their author wrote it. None if it is not known.
+    pub(crate) fn text(&self) -> Option<Arc<str>> {
+        let (current, text) = (self.current(), self.text.lock());
+        text.as_ref().filter(|text| text.hash == current.hash).map(|text| Arc::clone(&text.text))
     }
 
     /// Returns the number of times that new rules were put in force.

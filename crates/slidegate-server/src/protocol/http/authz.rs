@@ -8,7 +8,7 @@ use axum::http::{HeaderMap, HeaderName, header};
 use super::error::{ApiError, Code};
 use super::operation::{Access, Charge, Endpoint};
 use super::{ConnectionHandler, Role};
-use crate::app::auth::bearer;
+use crate::app::auth::{Auth, bearer};
 use crate::config::Origin;
 
 impl ConnectionHandler {
@@ -19,20 +19,12 @@ impl ConnectionHandler {
             let message = "`authorization` is given twice: send one header";
             return Err(ApiError::new(Code::InvalidRequest, message));
         }
-        let token = headers.get(header::AUTHORIZATION).and_then(|value| bearer(value.as_bytes()));
+        let token = bearer_token(headers);
         let (access, charge) =
             endpoint.map_or((Access::Api, Charge::None), |endpoint| (endpoint.access, endpoint.charge));
         match access {
             Access::Public => Ok(()),
-            Access::Admin => {
-                self.authorize_change(token)?;
-                // Without a token a web page could make changes through the browser of its visitor.
-                if self.app.settings.access.has_admin() || !may_be_from_web_page(headers) {
-                    Ok(())
-                } else {
-                    Err(cross_site_change_error())
-                }
-            }
+            Access::Admin => authorize_change(self.role, &self.app.settings.access, headers),
             Access::Api => {
                 self.authorize_api(token)?;
                 // A web page does not know the token, so it can charge only where no token is required.
@@ -75,23 +67,34 @@ impl ConnectionHandler {
     pub(super) fn authorize_api(&self, token: Option<&[u8]>) -> Result<(), ApiError> {
         if self.app.settings.access.may_call(token) { Ok(()) } else { Err(token_error(token, "a token")) }
     }
+}
 
-    fn authorize_change(&self, token: Option<&[u8]>) -> Result<(), ApiError> {
-        let access = &self.app.settings.access;
-        match self.role {
-            Role::Admin if !access.has_admin() => Ok(()),
-            Role::Api { allows_changes: false } => Err(ApiError::new(
+/// Returns the bearer token of a request.
+pub(super) fn bearer_token(headers: &HeaderMap) -> Option<&[u8]> {
+    headers.get(header::AUTHORIZATION).and_then(|value| bearer(value.as_bytes()))
+}
+
+/// Checks that a request to a listener with `role` may change rules and counts.
+pub(super) fn authorize_change(role: Role, access: &Auth, headers: &HeaderMap) -> Result<(), ApiError> {
+    match role {
+        Role::Admin if !access.has_admin() => {}
+        Role::Api { allows_changes: false } => {
+            return Err(ApiError::new(
                 Code::Forbidden,
                 "this listener does not accept changes: use the address of --admin",
-            )),
-            Role::Api { .. } if !access.has_admin() => Err(ApiError::new(
+            ));
+        }
+        Role::Api { .. } if !access.has_admin() => {
+            return Err(ApiError::new(
                 Code::Forbidden,
                 "changes are disabled: start the server with SLIDEGATE_ADMIN_TOKEN, or with --admin ADDR",
-            )),
-            _ if access.may_change(token) => Ok(()),
-            _ => Err(token_error(token, "an administrator's token")),
+            ));
         }
+        _ if access.may_change(bearer_token(headers)) => {}
+        _ => return Err(token_error(bearer_token(headers), "an administrator's token")),
     }
+    // Without a token a web page could make changes through the browser of its visitor.
+    if access.has_admin() || !may_be_from_web_page(headers) { Ok(()) } else { Err(cross_site_change_error()) }
 }
 
 /// Headers in which proxies describe the request that they ask about.

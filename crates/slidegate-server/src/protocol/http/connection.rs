@@ -67,6 +67,7 @@ fn serve_with_hyper(
     let stream = tokio::io::join(Cursor::new(rest).chain(reader), Box::pin(writer));
     let service = service_fn(move |mut request: Request<Incoming>| {
         request.extensions_mut().insert(Peer(peer));
+        request.extensions_mut().insert(handler.role);
         let (handler, state, meter) = (Arc::clone(&handler), Arc::clone(&state), Arc::clone(&meter));
         async move {
             if !state.begin() {

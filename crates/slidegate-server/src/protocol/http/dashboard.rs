@@ -23,6 +23,8 @@ GET  /v1/rules  /v1/store
 PUT  /v1/rules          replaces the rules (YAML or JSON); needs an admin token
 GET  /v1/keys/KEY       count of a key; DELETE resets it, and needs an admin token
 GET  /v1/top  /v1/live  top keys; live statistics
+GET  /v1/history?rule=… last hour of a rule
+GET  /v1/access         rights of a token
 GET  /healthz  /readyz  /metrics
 GET  /openapi.json      OpenAPI description
 
@@ -44,6 +46,7 @@ macro_rules! embedded {
 /// Files of the dashboard. A test compares the list with the folder.
 const FILES: &[(&str, &[u8])] = embedded![
     "access.js",
+    "address.js",
     "ahead.js",
     "api.js",
     "banner.js",
@@ -55,13 +58,16 @@ const FILES: &[(&str, &[u8])] = embedded![
     "events.js",
     "favicon.svg",
     "health.js",
+    "highlight.js",
     "history.js",
     "index.html",
     "inspector.js",
+    "layout.js",
     "live.js",
     "main.js",
     "mode.js",
     "problems.js",
+    "rule.js",
     "rules.js",
     "shortcuts.js",
     "spark.js",

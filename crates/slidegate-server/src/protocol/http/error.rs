@@ -78,7 +78,7 @@ pub(super) struct ErrorBody {
 
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(inline)]
-struct Detail {
+pub(super) struct Detail {
     code: Code,
     /// The problem, its place and the fix, for people.
     message: String,
@@ -96,6 +96,11 @@ impl ApiError {
             headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }
         json(status, headers, BytesMut::new(), &self.body)
+    }
+
+    /// Returns only the code and the message.
+    pub(super) fn into_detail(self) -> Detail {
+        self.body.error
     }
 
     /// Returns only the body, for a result within a batch.

@@ -33,6 +33,8 @@ pub(super) struct KeyBody {
     /// Rule that counts under this key; null if the rule is gone, or if requests carry the limit themselves.
     rule: Option<String>,
     algorithm: Option<&'static str>,
+    /// `admitted`, or `attempts` if the rule counts denied requests too.
+    count: Option<&'static str>,
     /// Maximum number of permits that this key may have in use.
     limit: Option<u64>,
     window_ms: Option<u64>,
@@ -73,7 +75,7 @@ pub(super) fn route() -> Route {
     };
     let get = operation(Access::Api, "inspect", "Count of a key")
         .answers::<KeyBody>("200", "The count", &[
-            r#"{"key":"login-per-ip:ip=1.2.3.4","at_ms":1794774215407.676,"used":1,"reset_after_ms":4321,"rule":"login-per-ip","algorithm":"sliding-window","limit":3,"window_ms":5000,"entries":[{"permits":1,"at_ms":1794774214728.676,"leaves_after_ms":4321}],"truncated":false}"#,
+            r#"{"key":"login-per-ip:ip=1.2.3.4","at_ms":1794774215407.676,"used":1,"reset_after_ms":4321,"rule":"login-per-ip","algorithm":"sliding-window","count":"admitted","limit":3,"window_ms":5000,"entries":[{"permits":1,"at_ms":1794774214728.676,"leaves_after_ms":4321}],"truncated":false}"#,
         ])
         .fails(&[Code::NoSuchKey]);
     let delete = operation(Access::Admin, "reset", "Reset the count of a key").answers::<ResetBody>(
@@ -115,6 +117,7 @@ async fn inspect(State(app): State<Shared>, uri: Uri, path: KeyPath) -> Result<J
             reset_after_ms: reset_after.ceil_millis(),
             rule: rule.map(|rule| rule.name().to_owned()),
             algorithm: quota.map(|quota| quota.algorithm().as_str()),
+            count: quota.map(|quota| quota.count().as_str()),
             limit: quota.map(|quota| quota.capacity()),
             window_ms: quota.map(|quota| quota.window().ceil_millis()),
             truncated: entries.len() == MAX_INSPECTED,

@@ -1,6 +1,8 @@
 //! `GET /v1/live`: statistics second by second, as server-sent events.
 
+use std::cmp::Reverse;
 use std::convert::Infallible;
+use std::sync::Arc;
 
 use axum::extract::State;
 use axum::response::sse::{Event, Sse};
@@ -15,7 +17,8 @@ use super::live_stats::Tick;
 use super::operation::{Access, Operation};
 use super::route::Route;
 use crate::app::live_feed::Subscription;
-use crate::telemetry::stats::Requests;
+use crate::app::state::AppState;
+use crate::telemetry::stats::{Requests, RuleRow};
 
 /// Statistics of the past.
 #[derive(Serialize, JsonSchema)]
@@ -27,6 +30,38 @@ struct HistoryBody {
     /// Requests allowed in each step, the oldest first.
     allowed: Vec<u64>,
     denied: Vec<u64>,
+    /// Last minute of the busiest rules, at most 200.
+    rules: Vec<RuleMinute>,
+}
+
+/// Last minute of one rule.
+#[derive(Serialize, JsonSchema)]
+struct RuleMinute {
+    rule: String,
+    /// Requests that the rule charged in each second, the oldest first.
+    charged: Vec<u64>,
+    denied: Vec<u64>,
+}
+
+/// Maximum number of rules in the first event. A rule takes about 400 bytes.
+const MAX_RULES: usize = 200;
+
+/// Returns the last minute of the busiest rules.
+fn rule_minutes(app: &AppState) -> Vec<RuleMinute> {
+    let (rules, mut rows) = app.stats.rows();
+    // The last row is for ad-hoc limits, which have no rule.
+    rows.truncate(rules.iter().count());
+    rows.sort_by_cached_key(|row| Reverse(row.summary().minute.decisions()));
+    rows.truncate(MAX_RULES);
+    let minute = |row: Arc<RuleRow>| {
+        let seconds = row.last_minute();
+        RuleMinute {
+            rule: row.name.clone(),
+            charged: seconds.iter().map(|second| second.charged()).collect(),
+            denied: seconds.iter().map(|second| second.denied).collect(),
+        }
+    };
+    rows.into_iter().map(minute).collect()
 }
 
 /// One event.
@@ -61,7 +96,7 @@ pub(super) fn route() -> Route {
     let operation = Operation::new(
         Access::Api,
         "live",
-        "Live statistics: first an event `history`, then a `tick` every second",
+        "Live statistics: first an event `history` with the last hour, then a `tick` every second",
     )
     .streams()
     .answers_events::<EventBody>("200", "Server-sent events, until the client disconnects")
@@ -81,7 +116,7 @@ async fn live(
     let seconds = app.stats.history().seconds;
     let (allowed, denied) = seconds.iter().map(|Requests { allowed, denied }| (*allowed, *denied)).unzip();
     let until_ms = SystemClock::new().now().get() / 1_000;
-    let history = HistoryBody { step_ms: 1_000, until_ms, allowed, denied };
+    let history = HistoryBody { step_ms: 1_000, until_ms, allowed, denied, rules: rule_minutes(&app) };
     // Serializing our own types cannot fail.
     let history = Event::default().event("history").data(serde_json::to_string(&history).unwrap_or_default());
     Ok(Sse::new(stream::unfold((Some(history), ticks), next)))

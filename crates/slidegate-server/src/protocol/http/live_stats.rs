@@ -48,8 +48,9 @@ pub(crate) struct Tick {
     denied: u64,
     /// Number of times a shadow rule would have denied a request.
     would_deny: u64,
-    /// Median duration of the decisions of the last second.
+    /// Median duration of the decisions of the last second: the upper bound of its histogram bucket.
     p50_us: Option<u64>,
+    /// 99th percentile, also the upper bound of its histogram bucket.
     p99_us: Option<u64>,
     /// The busiest rules of the last minute, in the order of the rules.
     rules: Vec<RuleTick>,
@@ -75,13 +76,18 @@ pub(crate) struct RuleTick {
     window_ms: u64,
     mode: &'static str,
     key: Vec<String>,
-    /// Requests allowed in the last second.
+    /// Requests of the last second that the rule had room for. Another rule may have denied them.
     allowed: u64,
     denied: u64,
     would_deny: u64,
+    /// Requests of the last second that the rule allowed and charged.
+    charged: u64,
     allowed_minute: u64,
     denied_minute: u64,
     would_deny_minute: u64,
+    charged_minute: u64,
+    /// Requests of the last minute that the rule had room for, but that another rule denied.
+    not_charged_minute: u64,
     /// Highest usage of a key in the last ten seconds, as a fraction of its limit.
     usage: Option<f64>,
     /// Mean duration of its decisions in the last minute.
@@ -151,11 +157,14 @@ fn rules(app: &AppState) -> (Vec<RuleTick>, u64) {
             allowed: second.allowed,
             denied: second.denied,
             would_deny: second.would_deny,
+            charged: second.charged(),
             allowed_minute: minute.allowed,
             denied_minute: minute.denied,
             would_deny_minute: minute.would_deny,
+            charged_minute: minute.charged(),
+            not_charged_minute: minute.not_charged,
             usage,
-            mean_us: (minute.decisions() > 0).then(|| minute.took as f64 / minute.decisions() as f64),
+            mean_us: minute.mean_us(),
         })
     };
     (shown.into_iter().filter_map(tick).collect(), would_deny)

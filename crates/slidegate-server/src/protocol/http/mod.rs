@@ -1,5 +1,6 @@
 //! HTTP API: JSON requests and decisions, administration, metrics and the dashboard.
 
+mod access;
 mod acquire;
 mod authz;
 mod call;
@@ -12,6 +13,7 @@ mod explain;
 mod fast_path;
 mod forward_auth;
 mod health;
+mod history;
 mod keys;
 mod live;
 pub(super) mod live_stats;
@@ -162,6 +164,8 @@ fn routes() -> Vec<Route> {
         store::route(),
         self::top_keys::route(),
         live::route(),
+        history::route(),
+        access::route(),
         self::capture::route(),
         health::healthz_route(),
         health::readyz_route(),

@@ -14,11 +14,12 @@ use slidegate::{
     rules::{AdHocFile, RuleFile},
 };
 
-use super::Shared;
+use super::authz::authorize_change;
 use super::error::{ApiError, Code};
 use super::forward_auth::Peer;
 use super::operation::{Access, Operation};
 use super::route::Route;
+use super::{Role, Shared};
 use crate::app::rule_manager::{Edition, RulesBody, hash};
 use crate::app::state::AppState;
 use crate::config::{Config, MAX_RULES_BODY};
@@ -112,12 +113,13 @@ struct ShowQuery {
     format: Format,
 }
 
-#[derive(Default, Deserialize)]
+#[derive(Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 enum Format {
     #[default]
     Json,
     Yaml,
+    Source,
 }
 
 #[derive(Deserialize)]
@@ -145,8 +147,9 @@ pub(super) fn route() -> Route {
         .parameter(
             "query",
             "format",
-            "`yaml` returns the rules as in a file.",
-            json!({ "enum": ["json", "yaml"] }),
+            "`yaml` returns the rules as in a file. `source` does the same, but for a client that may change the rules it is the text \
+             that their author wrote, with its comments, if the server has that text.",
+            json!({ "enum": ["json", "yaml", "source"] }),
         )
         .answers::<RulesResponse>("200", "The rules", &[RULES_EXAMPLE])
         .with_headers(&["ETag"])
@@ -180,13 +183,23 @@ pub(super) fn route() -> Route {
 
 async fn show(
     State(app): State<Shared>,
+    Extension(role): Extension<Role>,
+    headers: HeaderMap,
     query: Result<Query<ShowQuery>, QueryRejection>,
 ) -> Result<Response, ApiError> {
     let Query(ShowQuery { format }) = query?;
     let edition = app.rules.current();
+    // Comments are for the authors of the rules.
+    if format == Format::Source
+        && authorize_change(role, &app.settings.access, &headers).is_ok()
+        && let Some(text) = app.rules.text()
+    {
+        let headers = [(header::CONTENT_TYPE, YAML.to_owned()), (header::ETAG, etag(&edition))];
+        return Ok((headers, text.to_string()).into_response());
+    }
     match format {
         Format::Json => Ok(rules_response(&app, &edition)),
-        Format::Yaml => {
+        Format::Yaml | Format::Source => {
             let text = serde_saphyr::to_string(&RulesBody::from(&*edition.rules))
                 .map_err(|_| ApiError::new(Code::Unavailable, "the rules cannot be written as YAML"))?;
             let headers = [(header::CONTENT_TYPE, YAML.to_owned()), (header::ETAG, etag(&edition))];
@@ -330,5 +343,6 @@ async fn replace(
     let _one_at_a_time = app.rules.replacing.lock().await;
     check_if_match(&headers, &app.rules.current())?;
     let edition = app.replace_rules(rules, &format!("PUT /v1/rules of {}", peer.ip().to_canonical())).await?;
+    app.set_rules_text(text);
     Ok(rules_response(&app, &edition))
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use slidegate::{Decision, Error, Limit, Micros, Mode, Source};
+use slidegate::{Decision, Error, Limit, Micros, Mode, Source, store::Outcome};
 
 use super::counters::{CoreCounters, Failure, RuleVerdict};
 use super::rule_stats::{RuleRow, RuleTable, rule_verdict};
@@ -14,6 +14,8 @@ struct VerdictRun<'t> {
     row: &'t RuleRow,
     verdict: RuleVerdict,
     source: Source,
+    /// False if another rule denied the requests, so that they were not charged.
+    charged: bool,
     times: u64,
     /// Usage of the limit with the most permits in use.
     used: u64,
@@ -21,14 +23,22 @@ struct VerdictRun<'t> {
 }
 
 impl<'t> VerdictRun<'t> {
-    fn new(row: &'t RuleRow, verdict: RuleVerdict, source: Source, limit: &Limit<'_>) -> Self {
-        VerdictRun { row, verdict, source, times: 1, used: limit.used(), limit: limit.limit() }
+    fn new(row: &'t RuleRow, verdict: RuleVerdict, source: Source, charged: bool, limit: &Limit<'_>) -> Self {
+        VerdictRun { row, verdict, source, charged, times: 1, used: limit.used(), limit: limit.limit() }
     }
 
     /// Adds a verdict to the run and returns true, if it equals the verdicts of the run.
     #[inline]
-    fn try_add(&mut self, row: &RuleRow, verdict: RuleVerdict, source: Source, limit: &Limit<'_>) -> bool {
-        let alike = std::ptr::eq(self.row, row) && (self.verdict, self.source) == (verdict, source);
+    fn try_add(
+        &mut self,
+        row: &RuleRow,
+        verdict: RuleVerdict,
+        source: Source,
+        charged: bool,
+        limit: &Limit<'_>,
+    ) -> bool {
+        let alike = std::ptr::eq(self.row, row)
+            && (self.verdict, self.source, self.charged) == (verdict, source, charged);
         if alike {
             self.times += 1;
             if limit.used() > self.used {
@@ -42,7 +52,11 @@ impl<'t> VerdictRun<'t> {
         // Plus one, to distinguish no decision from a usage of zero.
         let usage = 1 + self.used.saturating_mul(1_000) / self.limit.max(1);
         let verdict = (self.verdict, self.source);
-        self.row.counters[shard].count(verdict, self.times, took, usage, self.limit);
+        let counters = &self.row.counters[shard];
+        counters.count(verdict, self.times, took, usage, self.limit);
+        if self.verdict == RuleVerdict::Allowed && !self.charged {
+            counters.count_not_charged(self.times);
+        }
     }
 }
 
@@ -85,11 +99,13 @@ impl DecisionStats {
                 }
             };
             let (source, current) = (decision.source(), Arc::ptr_eq(&table.rules, decision.rules()));
+            let allowed = decision.allowed();
             for limit in decision.limits() {
                 let Some(row) = table.row(current, &limit) else { continue };
                 let verdict = rule_verdict(&limit);
-                if !rule.as_mut().is_some_and(|run| run.try_add(row, verdict, source, &limit))
-                    && let Some(run) = rule.replace(VerdictRun::new(row, verdict, source, &limit))
+                let charged = allowed || limit.outcome() == Outcome::Charged;
+                if !rule.as_mut().is_some_and(|run| run.try_add(row, verdict, source, charged, &limit))
+                    && let Some(run) = rule.replace(VerdictRun::new(row, verdict, source, charged, &limit))
                 {
                     run.count(shard, took);
                 }
@@ -106,7 +122,6 @@ impl DecisionStats {
             if decision.unmatched().is_some() {
                 counters.add_unmatched(protocol);
             }
-            let allowed = decision.allowed();
             match &mut requests {
                 Some((a, s, times)) if (*a, *s) == (allowed, source) => *times += 1,
                 _ => {

@@ -194,6 +194,8 @@ slidegate::words! {
 pub(super) struct RuleCounters {
     verdicts: [[AtomicU64; SOURCES]; RuleVerdict::ALL.len()],
     changes: [AtomicU64; ShadowChange::ALL.len()],
+    /// Requests that the rule had room for, but that were not charged, because another rule denied them.
+    not_charged: AtomicU64,
     /// Total duration of its decisions, in microseconds.
     took: AtomicU64,
     /// Highest share of its limit that a key had in use since the last reset, in thousandths, plus one; 0 if the rule
@@ -224,6 +226,15 @@ impl RuleCounters {
         if limit > self.limit.load(Ordering::Relaxed) {
             self.limit.fetch_max(limit, Ordering::Relaxed);
         }
+    }
+
+    /// Counts requests that the rule had room for, but that were not charged.
+    pub(super) fn count_not_charged(&self, times: u64) {
+        self.not_charged.fetch_add(times, Ordering::Relaxed);
+    }
+
+    pub(super) fn not_charged(&self) -> u64 {
+        self.not_charged.load(Ordering::Relaxed)
     }
 
     pub(super) fn verdicts(&self, verdict: RuleVerdict, source: Source) -> u64 {

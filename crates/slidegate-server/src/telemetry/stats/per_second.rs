@@ -7,8 +7,8 @@ use super::heavy_hitters::GENERATION_SECONDS;
 use super::rule_stats::push;
 use super::{DecisionStats, Requests, SAMPLED_KEYS};
 
-/// Number of seconds in the history.
-pub(crate) const HISTORY_SECONDS: usize = 1_800;
+/// Number of seconds in the history: one hour. A second has 16 bytes, so the history takes 64 KiB at most.
+pub(crate) const HISTORY_SECONDS: usize = 3_600;
 
 /// Counts of the last seconds, and the totals from which the next second is computed.
 pub(crate) struct PerSecond {

@@ -11,8 +11,17 @@ use super::counters::{RuleCounters, RuleVerdict};
 use super::heavy_hitters::TopKeys;
 use super::shadow_diff::{self, ShadowCounts};
 
-/// Number of rules with their own list of frequent keys. All rules after them share one list.
+/// Number of rules with a list of frequent keys and a history of their own. The rules after them share one list and have
+/// no history.
 const SEPARATE_RULES: usize = 256;
+
+/// Length of one step of the history of a rule, in seconds.
+pub(crate) const STEP_SECONDS: u64 = 10;
+
+/// Number of steps in the history of a rule: one hour.
+///
+/// A step has 40 bytes. A queue has room for 512 steps at most, so the histories of all rules take less than 6 MB.
+const HISTORY_STEPS: usize = 360;
 
 /// Number of seconds for which the verdicts of a rule are stored.
 pub(super) const HISTORY_SECONDS: usize = 60;
@@ -46,6 +55,20 @@ struct RecentVerdicts {
     peaks: VecDeque<u64>,
     /// Highest limit in the last second with a decision; 0 before the first decision.
     limit: u64,
+    /// Verdicts of each step of the last hour, the newest last. None if the rule has no history.
+    steps: Option<VecDeque<Totals>>,
+    /// Totals at the start of the current step.
+    step_start: Totals,
+    /// Seconds of the current step that are over.
+    step_seconds: u64,
+}
+
+/// History of a rule in steps of [`STEP_SECONDS`].
+pub(crate) struct RuleHistory {
+    /// Verdicts of each step, the oldest first.
+    pub(crate) steps: Vec<Totals>,
+    /// Seconds since the end of the last step.
+    pub(crate) seconds_since: u64,
 }
 
 /// Number of verdicts of a rule, and their total duration.
@@ -54,6 +77,8 @@ pub(crate) struct Totals {
     pub(crate) allowed: u64,
     pub(crate) denied: u64,
     pub(crate) would_deny: u64,
+    /// Requests among `allowed` that were not charged, because another rule denied them.
+    pub(crate) not_charged: u64,
     /// Total duration in microseconds.
     pub(crate) took: u64,
 }
@@ -75,10 +100,14 @@ impl RuleTable {
         let shared_top: Arc<Mutex<TopKeys>> = Arc::default();
         let names = rules.iter().map(|rule| rule.name()).chain([AD_HOC]);
         let rows = names.enumerate().map(|(index, name)| match known.get(name) {
-            Some(row) => Arc::clone(row),
+            Some(row) => {
+                row.keep_history(index < SEPARATE_RULES);
+                Arc::clone(row)
+            }
             None => {
-                let top = if index < SEPARATE_RULES { Arc::default() } else { Arc::clone(&shared_top) };
-                Arc::new(RuleRow::new(name, shards, top))
+                let separate = index < SEPARATE_RULES;
+                let top = if separate { Arc::default() } else { Arc::clone(&shared_top) };
+                Arc::new(RuleRow::new(name, shards, top, separate))
             }
         });
         let rows: Vec<Arc<RuleRow>> = rows.collect();
@@ -108,9 +137,10 @@ impl RuleTable {
 }
 
 impl RuleRow {
-    fn new(name: &str, shards: usize, top: Arc<Mutex<TopKeys>>) -> Self {
+    fn new(name: &str, shards: usize, top: Arc<Mutex<TopKeys>>, has_history: bool) -> Self {
         let counters = (0..shards).map(|_| CachePadded::default()).collect();
-        RuleRow { name: name.to_owned(), counters, top, recent: Mutex::default() }
+        let recent = RecentVerdicts { steps: has_history.then(VecDeque::new), ..RecentVerdicts::default() };
+        RuleRow { name: name.to_owned(), counters, top, recent: Mutex::new(recent) }
     }
 
     pub(crate) fn verdicts(&self, verdict: RuleVerdict, source: Source) -> u64 {
@@ -127,6 +157,7 @@ impl RuleRow {
             allowed: total(RuleVerdict::Allowed),
             denied: total(RuleVerdict::Denied),
             would_deny: total(RuleVerdict::WouldDeny),
+            not_charged: self.counters.iter().map(|counters| counters.not_charged()).sum(),
             took: self.counters.iter().map(|counters| counters.took()).sum(),
         }
     }
@@ -143,6 +174,38 @@ impl RuleRow {
         let before = std::mem::replace(&mut recent.before, totals);
         push(&mut recent.seconds, HISTORY_SECONDS, totals.since(&before));
         push(&mut recent.peaks, PEAK_SECONDS, peak);
+        recent.step_seconds += 1;
+        if recent.step_seconds == STEP_SECONDS {
+            recent.step_seconds = 0;
+            let step = totals.since(&std::mem::replace(&mut recent.step_start, totals));
+            if let Some(steps) = &mut recent.steps {
+                push(steps, HISTORY_STEPS, step);
+            }
+        }
+    }
+
+    /// Starts or removes the history of the rule, so that only the first rules have one.
+    fn keep_history(&self, keep: bool) {
+        let mut recent = self.recent.lock();
+        if keep {
+            recent.steps.get_or_insert_default();
+        } else {
+            recent.steps = None;
+        }
+    }
+
+    /// Returns the history of the last hour. It is empty if the rule has none.
+    pub(crate) fn history(&self) -> RuleHistory {
+        let recent = self.recent.lock();
+        RuleHistory {
+            steps: recent.steps.iter().flatten().copied().collect(),
+            seconds_since: recent.step_seconds,
+        }
+    }
+
+    /// Returns the verdicts of each second of the last minute, the oldest first.
+    pub(crate) fn last_minute(&self) -> Vec<Totals> {
+        self.recent.lock().seconds.iter().copied().collect()
     }
 
     /// Returns the current limit of `rule`, whose statistics these are. During a warm-up it is the limit of the last
@@ -181,11 +244,22 @@ impl Totals {
         self.allowed + self.denied + self.would_deny
     }
 
+    /// Returns the number of requests that the rule allowed and charged.
+    pub(crate) fn charged(&self) -> u64 {
+        self.allowed.saturating_sub(self.not_charged)
+    }
+
+    /// Returns the mean duration of the decisions in microseconds. None without decisions.
+    pub(crate) fn mean_us(&self) -> Option<f64> {
+        (self.decisions() > 0).then(|| self.took as f64 / self.decisions() as f64)
+    }
+
     fn since(&self, before: &Totals) -> Totals {
         Totals {
             allowed: self.allowed.saturating_sub(before.allowed),
             denied: self.denied.saturating_sub(before.denied),
             would_deny: self.would_deny.saturating_sub(before.would_deny),
+            not_charged: self.not_charged.saturating_sub(before.not_charged),
             took: self.took.saturating_sub(before.took),
         }
     }
@@ -195,6 +269,7 @@ impl Totals {
             allowed: self.allowed + other.allowed,
             denied: self.denied + other.denied,
             would_deny: self.would_deny + other.would_deny,
+            not_charged: self.not_charged + other.not_charged,
             took: self.took + other.took,
         }
     }
@@ -206,5 +281,35 @@ pub(super) fn rule_verdict(limit: &Limit<'_>) -> RuleVerdict {
         (false, _) => RuleVerdict::Allowed,
         (true, Mode::Enforce) => RuleVerdict::Denied,
         (true, _) => RuleVerdict::WouldDeny,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use slidegate::Micros;
+
+    use super::*;
+
+    #[test]
+    fn history_of_a_rule_is_bounded() {
+        assert_eq!(size_of::<Totals>(), 40, "the bound in the documentation");
+        let rules = Arc::new(Rules::from_yaml("rules: [{ name: a, limit: 1, window: 1s }]").unwrap());
+        let table = RuleTable::new(rules, 1, &[]);
+        let row = &table.rows[0];
+        for second in 0..(HISTORY_STEPS as u64 + 5) * STEP_SECONDS + 3 {
+            let verdict = if second % 2 == 0 { RuleVerdict::Allowed } else { RuleVerdict::Denied };
+            row.counters[0].count((verdict, Source::Store), 2, Micros::new(5), 1, 1);
+            if verdict == RuleVerdict::Allowed {
+                row.counters[0].count_not_charged(1);
+            }
+            row.tick();
+        }
+        let RuleHistory { steps, seconds_since } = row.history();
+        assert_eq!((steps.len(), seconds_since), (HISTORY_STEPS, 3));
+        for step in steps {
+            assert_eq!((step.allowed, step.charged(), step.denied), (10, 5, 10));
+            assert_eq!(step.mean_us(), Some(5.0));
+        }
+        assert_eq!(row.last_minute().len(), HISTORY_SECONDS);
     }
 }

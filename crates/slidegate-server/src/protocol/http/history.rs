@@ -1,0 +1,71 @@
+//! `GET /v1/history`: history of one rule.
+
+use axum::Json;
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{Query, State};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use slidegate::{Clock, SystemClock};
+
+use super::Shared;
+use super::error::{ApiError, Code};
+use super::operation::{Access, Operation};
+use super::route::Route;
+use crate::telemetry::stats::{RuleHistory, STEP_SECONDS};
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct QueryParams {
+    rule: String,
+}
+
+/// History of a rule. The first 256 rules have one; the lists of other rules are empty.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "RuleHistory")]
+struct HistoryBody {
+    rule: String,
+    step_ms: u64,
+    /// End of the last step by this server's clock, in milliseconds since 1970.
+    until_ms: u64,
+    /// Requests that the rule charged in each step, the oldest first.
+    charged: Vec<u64>,
+    /// Requests that the rule had room for, but that another rule denied.
+    not_charged: Vec<u64>,
+    denied: Vec<u64>,
+    would_deny: Vec<u64>,
+    /// Mean duration of the decisions with this rule; null for a step without decisions.
+    mean_us: Vec<Option<f64>>,
+}
+
+pub(super) fn route() -> Route {
+    let operation = Operation::new(Access::Api, "history", "History of a rule on this node, for up to an hour")
+        .parameter("query", "rule", "Name of the rule. Required.", json!({ "type": "string" }))
+        .answers::<HistoryBody>("200", "The history", &[
+            r#"{"rule":"login-per-ip","step_ms":10000,"until_ms":1794774215000,"charged":[3,0],"not_charged":[0,0],"denied":[6,0],"would_deny":[0,0],"mean_us":[21.5,null]}"#,
+        ])
+        .fails(&[Code::InvalidRequest]);
+    Route::new("/v1/history").get(history, operation)
+}
+
+async fn history(
+    State(app): State<Shared>,
+    query: Result<Query<QueryParams>, QueryRejection>,
+) -> Result<Json<HistoryBody>, ApiError> {
+    let Query(QueryParams { rule }) =
+        query.map_err(|rejection| ApiError::new(Code::InvalidRequest, rejection.body_text()))?;
+    let (rules, rows) = app.stats.rows();
+    let row = rules.iter().zip(rows).find(|(known, _)| known.name() == rule).map(|(_, row)| row);
+    let row = row.ok_or_else(|| ApiError::new(Code::InvalidRequest, format!("there is no rule `{rule}`")))?;
+    let RuleHistory { steps, seconds_since } = row.history();
+    Ok(Json(HistoryBody {
+        rule,
+        step_ms: STEP_SECONDS * 1_000,
+        until_ms: (SystemClock::new().now().get() / 1_000).saturating_sub(seconds_since * 1_000),
+        charged: steps.iter().map(|step| step.charged()).collect(),
+        not_charged: steps.iter().map(|step| step.not_charged).collect(),
+        denied: steps.iter().map(|step| step.denied).collect(),
+        would_deny: steps.iter().map(|step| step.would_deny).collect(),
+        mean_us: steps.iter().map(|step| step.mean_us()).collect(),
+    }))
+}
