@@ -98,11 +98,7 @@ impl SimulateArgs {
         };
         let traffic = self.traffic(&rule_set, old.as_ref().map(|old| &*old.rules))?;
         if budget.is_some() && traffic.is_read_once() {
-            return Err(
-                "a limit is found by reading the trace several times, which standard input cannot be: \
-                        give a file"
-                    .to_owned(),
-            );
+            return Err("--suggest reads the trace several times, which is not possible with standard input: use a file".to_owned());
         }
         let question = match (budget, rules, old) {
             (Some(budget), _, _) => {

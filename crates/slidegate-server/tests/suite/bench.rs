@@ -237,7 +237,7 @@ fn table_describes_the_results() {
     let output = run(&[&["--store", "memory", "--rate", "10000"][..], &HUNDRED].concat());
     let text = String::from_utf8(output.stdout).unwrap();
     let starts =
-        ["target    memory, in this process", "asked     1,000 in 0.10 s: ", "allowed   100 (10.0 %)"];
+        ["target    memory, in this process", "sent      1,000 in 0.10 s: ", "allowed   100 (10.0 %)"];
     let more = ["denied    900 (90.0 %)", "errors    0 (0.0 %)", "latency   p50 ", "slower    than 1 ms "];
     let last =
         ["source    store 1,000", "rate      10,000 per second intended, ", "waited    ", "generator "];

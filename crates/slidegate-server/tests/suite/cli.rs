@@ -127,7 +127,7 @@ fn validate_reports_a_wrong_url_beside_a_conflict() {
         stderr.lines().collect::<Vec<_>>(),
         [
             "-:2:8: url must look like redis://[user:password@]host:port[/db], or rediss:// for TLS",
-            "-:3:12: redis has `url` already: give that or `cluster`, not both",
+            "-:3:12: `redis` has both `url` and `cluster`: set only one of them",
             "-:4:8: tls needs both `cert` and `key`, or neither",
         ]
     );

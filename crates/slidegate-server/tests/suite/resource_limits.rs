@@ -123,7 +123,7 @@ fn unfinished_commands_share_a_memory_budget() {
     assert!(answers.len() >= 40 - FITTING, "{} of 40 get an answer", answers.len());
     let message = answers.remove(0);
     assert!(
-        message.error().starts_with("UNAVAILABLE the unfinished commands of all clients hold"),
+        message.error().starts_with("UNAVAILABLE the unfinished commands of all clients use"),
         "{message:?}"
     );
     // Small commands are answered meanwhile, and large ones when there is room again.

@@ -99,7 +99,7 @@ impl Rules {
     /// let request = Request::new([("api", "/search")]);
     /// let explained = rules.explain(&request)?;
     /// let slidegate::RuleMatch::Missed(miss) = &explained[0].rule_match else { panic!("it applies") };
-    /// assert_eq!(miss.to_string(), "`match` wants `api` to be /login or /v2/*, and it is /search");
+    /// assert_eq!(miss.to_string(), "`match` needs `api` to be /login or /v2/*, but it is /search");
     /// # Ok::<(), slidegate::Error>(())
     /// ```
     pub fn explain<'e>(&'e self, request: &'e Request<'_>) -> Result<Vec<Explanation<'e>>, Error> {

@@ -23,6 +23,9 @@ macro_rules! codes {
         }
 
         impl Code {
+            #[cfg(test)]
+            const ALL: &[Code] = &[$(Code::$name),+];
+
             /// Returns the HTTP status of the code, and its description.
             pub(super) fn status_and_description(self) -> (StatusCode, &'static str) {
                 match self {
@@ -140,40 +143,19 @@ impl IntoResponse for ApiError {
 mod tests {
     use std::fmt::Write as _;
 
-    use schemars::schema_for;
     use slidegate_testkit::documents::compare;
 
     use super::*;
-
-    const ALL: [Code; 16] = [
-        Code::InvalidJson,
-        Code::InvalidRequest,
-        Code::InvalidRules,
-        Code::InvalidKey,
-        Code::PermitsExceedLimit,
-        Code::Unauthorized,
-        Code::Forbidden,
-        Code::CrossOrigin,
-        Code::UntrustedProxy,
-        Code::NotFound,
-        Code::NoSuchKey,
-        Code::MethodNotAllowed,
-        Code::Timeout,
-        Code::TooLarge,
-        Code::UnsupportedMediaType,
-        Code::Unavailable,
-    ];
 
     const PAGE: &str = include_str!("../../../../../docs/reference/errors.md");
     const HEADER: &str = "| status | code | meaning |\n|---|---|---|\n";
 
     #[test]
     fn reference_page_lists_every_code() {
-        assert_eq!(schema_for!(Code).to_value()["enum"], serde_json::json!(ALL), "ALL has every code");
         let (before, rest) = PAGE.split_once(HEADER).unwrap();
         let (_, after) = rest.split_once("\n\n").unwrap();
         let mut table = String::from(HEADER);
-        for code in ALL {
+        for &code in Code::ALL {
             let (status, description) = code.status_and_description();
             let name = serde_json::to_value(code).unwrap();
             writeln!(table, "| {} | `{}` | {description} |", status.as_u16(), name.as_str().unwrap())

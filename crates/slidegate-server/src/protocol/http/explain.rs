@@ -9,7 +9,7 @@ use super::response::{BufferedResponse, ok};
 use crate::app::explain;
 use crate::app::explain::dto::ExplanationBody;
 
-const EXPLANATION_EXAMPLE: &str = r#"{"allowed":false,"code":10007,"denied_by":"login-per-ip","never":false,"retry_after_ms":4986,"permits":1,"source":"store","rules":[{"rule":"login-per-ip","mode":"enforce","verdict":"denies","counted":{"key":"login-per-ip:ip=1.2.3.4","algorithm":"sliding-window","count":"attempts","limit":3,"limit_now":3,"window_ms":5000,"overridden":false,"used":3,"remaining":0,"retry_after_ms":4986,"reset_after_ms":4995,"entries":[{"permits":1,"age_ms":14,"leaves_after_ms":4986}],"more_entries":0}},{"rule":"search","mode":"enforce","verdict":"does-not-apply","reason":{"kind":"match","attribute":"api","wanted":["/search"],"found":"/login"},"why":"`match` wants `api` to be /search, and it is /login"}],"left_out":0}"#;
+const EXPLANATION_EXAMPLE: &str = r#"{"allowed":false,"code":10007,"denied_by":"login-per-ip","never":false,"retry_after_ms":4986,"permits":1,"source":"store","rules":[{"rule":"login-per-ip","mode":"enforce","verdict":"denies","counted":{"key":"login-per-ip:ip=1.2.3.4","algorithm":"sliding-window","count":"attempts","limit":3,"limit_now":3,"window_ms":5000,"overridden":false,"used":3,"remaining":0,"retry_after_ms":4986,"reset_after_ms":4995,"entries":[{"permits":1,"age_ms":14,"leaves_after_ms":4986}],"more_entries":0}},{"rule":"search","mode":"enforce","verdict":"does-not-apply","reason":{"kind":"match","attribute":"api","wanted":["/search"],"found":"/login"},"why":"`match` needs `api` to be /search, but it is /login"}],"left_out":0}"#;
 
 pub(super) fn operation() -> Operation {
     Operation::new(

@@ -88,7 +88,7 @@ fn replies_are_in_order() {
     assert_eq!(read().numbers()[..4], [1, 1, 1, -1]);
     assert_eq!(read().numbers()[..4], [0, 1, 0, -1]);
     assert_eq!(read().numbers()[..3], [0, 1, 0]);
-    assert!(read().error().starts_with("ERR reservation is not one"));
+    assert!(read().error().starts_with("ERR invalid reservation"));
     assert_eq!(read(), simple("PONG"));
 }
 
