@@ -74,8 +74,7 @@ impl Epochs {
         Err(Error::store(
             Fault::Restarted,
             format!(
-                "Redis at {address} is not the one that counted before: waiting until what it lost is written \
-                 back"
+                "Redis at {address} has restarted or was replaced: waiting until its lost counts are written back"
             ),
         ))
     }
