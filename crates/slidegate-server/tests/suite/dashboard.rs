@@ -361,7 +361,7 @@ fn address_keeps_range_filters_zoom_and_rule() {
                 "document.querySelectorAll('#rules tbody tr[data-rule]').length === 3",
             );
             page.click("#rules tr[data-rule=\"api-per-user\"] th button");
-            page.fill("#rules-filter", "user");
+            page.fill("#rules-filter", "per-user");
             page.fill("#rules-order", "denied");
             for (group, value) in [("range", "300"), ("period", "hour")] {
                 page.run(
@@ -381,7 +381,7 @@ fn address_keeps_range_filters_zoom_and_rule() {
             page.accessible("zoomed");
             let hash = page.run("return location.hash", &[]).as_str().unwrap().to_owned();
             for part in
-                ["range=300", "rules=user", "order=denied", "period=hour", "rule=api-per-user", "zoom="]
+                ["range=300", "rules=per-user", "order=denied", "period=hour", "rule=api-per-user", "zoom="]
             {
                 assert!(hash.contains(part), "{part} in {hash}");
             }
@@ -399,7 +399,7 @@ fn address_keeps_range_filters_zoom_and_rule() {
                     ),
                     &[],
                 );
-                assert_eq!(shown, json!(["300", "hour", "user", "denied", "api-per-user", false]));
+                assert_eq!(shown, json!(["300", "hour", "per-user", "denied", "api-per-user", false]));
                 copy.until(
                     "one rule is shown",
                     "document.querySelectorAll('#rules tbody tr[data-rule]').length === 1",

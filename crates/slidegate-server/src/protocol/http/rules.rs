@@ -153,7 +153,7 @@ pub(super) fn route() -> Route {
         )
         .answers::<RulesResponse>("200", "The rules", &[RULES_EXAMPLE])
         .with_headers(&["ETag"])
-        .or_as::<RulesBody>(&[YAML])
+        .or_as::<RulesInput>(&[YAML])
         .fails(&[Code::InvalidRequest]);
     let put = Operation::new(Access::Admin, "replace-rules", "Replace all rules at once")
         .parameter("query", "dry-run", "`true` only returns the changes.", json!({ "type": "boolean" }))
