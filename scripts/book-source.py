@@ -35,7 +35,7 @@ def place(path: Path, book: Path) -> str | None:
     if not path.is_file():
         return None
     # Browsers show text files.
-    copy = f"files/{name}.txt"
+    copy = f"files/{name.removesuffix('.md')}.txt"
     (book / copy).parent.mkdir(parents=True, exist_ok=True)
     shutil.copy(path, book / copy)
     return copy
@@ -52,6 +52,9 @@ def write(source: Path, page: str, book: Path) -> None:
         if path is None:
             # A folder: its name stands in the text.
             return "]()"
+        if page != "SUMMARY.md":
+            # mdBook writes a README.md as index.html, and does not change links to it.
+            path = re.sub(r"(^|/)README\.md$", r"\1index.md", path)
         relative = os.path.relpath(path, os.path.dirname(page) or ".")
         return f"]({relative}{'#' + anchor if anchor else ''})"
 

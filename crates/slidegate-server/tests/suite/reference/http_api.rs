@@ -165,13 +165,15 @@ fn page_lists_every_operation() {
         let operations = operations.as_object().unwrap();
         let first = operations.get("get").or(operations.values().next()).unwrap();
         if operations.values().all(|operation| operation["summary"] == first["summary"]) {
-            let methods: Vec<String> = operations.keys().map(|method| method.to_uppercase()).collect();
-            writeln!(page, "\n## {} {path}", methods.join(", ")).unwrap();
+            let method = operations.keys().next().unwrap().to_uppercase();
+            let method = if operations.len() == 1 { method.as_str() } else { "Any method," };
+            // In code, because mdBook reads `{key}` at the end of a heading as an attribute.
+            writeln!(page, "\n## {method} `{path}`").unwrap();
             write_operation(&mut page, first, &mut used);
             continue;
         }
         for (method, operation) in operations {
-            writeln!(page, "\n## {} {path}", method.to_uppercase()).unwrap();
+            writeln!(page, "\n## {} `{path}`", method.to_uppercase()).unwrap();
             write_operation(&mut page, operation, &mut used);
         }
     }
