@@ -21,6 +21,7 @@ impl Pattern {
     }
 
     /// Returns a warning about a text that looks like a pattern of another program and is compared literally.
+    #[cfg(feature = "yaml")]
     pub(super) fn warning(text: &str) -> Option<&'static str> {
         if text.starts_with(['~', '^']) {
             return Some("regular expressions are not supported, so this is compared character by character");
