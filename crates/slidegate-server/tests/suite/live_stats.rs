@@ -224,9 +224,11 @@ fn query_errors_name_the_parameter() {
         assert_eq!(answer.status, 400, "{}", answer.body);
         answer.json()["error"]["message"].as_str().unwrap().to_owned()
     };
-    let unknown = message("/v1/rules?colour=red");
-    assert!(unknown.starts_with("invalid query: ") && unknown.contains("`colour`"), "{unknown}");
-    assert!(!unknown.contains("deserialize"), "{unknown}");
+    for (path, name) in [("/v1/rules?colour=red", "`colour`"), ("/v1/history", "`rule`")] {
+        let message = message(path);
+        assert!(message.starts_with("invalid query: ") && message.contains(name), "{message}");
+        assert!(!message.contains("deserialize"), "{message}");
+    }
 }
 
 #[test]

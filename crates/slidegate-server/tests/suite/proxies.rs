@@ -306,7 +306,7 @@ entryPoints: { web: { address: "127.0.0.1:8000" } }
 providers: { file: { filename: dynamic.yaml } }
 "#;
 
-/// What Traefik copies of an allowed answer goes to the upstream, not to the client.
+/// Traefik copies headers of an allowed answer to the request for the upstream, not to the response for the client.
 fn exactly_the_limit_passes_traefik(fixed: &str, dynamic: &str) {
     let (slidegate, upstream) = (slidegate(), Upstream::start("from upstream"));
     let proxy = start_traefik(fixed, dynamic, &slidegate.address, &upstream);

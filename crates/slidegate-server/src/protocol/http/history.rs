@@ -52,8 +52,7 @@ async fn history(
     State(app): State<Shared>,
     query: Result<Query<QueryParams>, QueryRejection>,
 ) -> Result<Json<HistoryBody>, ApiError> {
-    let Query(QueryParams { rule }) =
-        query.map_err(|rejection| ApiError::new(Code::InvalidRequest, rejection.body_text()))?;
+    let Query(QueryParams { rule }) = query?;
     let (rules, rows) = app.stats.rows();
     let row = rules.iter().zip(rows).find(|(known, _)| known.name() == rule).map(|(_, row)| row);
     let row = row.ok_or_else(|| ApiError::new(Code::InvalidRequest, format!("there is no rule `{rule}`")))?;
