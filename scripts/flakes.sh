@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Looks for tests that fail only sometimes: runs scripts/test.sh again and again, half of the runs beside `stress-ng --cpu 4`, then half
-# on an otherwise idle machine. Prints a row per run, then every test that failed and how often.
+# Looks for tests that fail only sometimes: runs scripts/test.sh again and again, half of the runs on an otherwise idle machine, then half
+# beside `stress-ng --cpu 4`. Prints a row per run, then every test that failed and how often.
 #
 #   scripts/flakes.sh [N]      N runs, 10 if not given
 #
@@ -22,7 +22,7 @@ echo "|--:|---|--:|--:|--:|"
 failures=0
 for run in $(seq 1 "$runs"); do
     beside=idle
-    if [ $((2 * run)) -le "$runs" ]; then
+    if [ $((2 * run)) -gt "$runs" ]; then
         beside="stress-ng --cpu 4"
         stress-ng --quiet --cpu 4 &
         load=$!
