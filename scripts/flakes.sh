@@ -2,7 +2,8 @@
 # Looks for tests that fail only sometimes: runs scripts/test.sh again and again, half of the runs on an otherwise idle machine, then half
 # beside `stress-ng --cpu 4`. Prints a row per run, then every test that failed and how often.
 #
-#   scripts/flakes.sh [N]      N runs, 10 if not given
+#   scripts/flakes.sh [N]             N runs, 10 if not given
+#   scripts/flakes.sh N idle|loaded   only one of the halves, N runs of it
 #
 # The output of each run stays in target/flakes.
 set -euo pipefail
@@ -11,6 +12,15 @@ source scripts/need.sh
 need stress-ng stress-ng
 
 runs=${1:-10}
+case ${2:-} in
+'') loaded_after=$((runs / 2)) ;;
+idle) loaded_after=$runs ;;
+loaded) loaded_after=0 ;;
+*)
+    sed -n '5,6s/^# *//p' "$0"
+    exit 2
+    ;;
+esac
 logs=target/flakes
 rm -rf $logs
 mkdir -p $logs
@@ -22,7 +32,7 @@ echo "|--:|---|--:|--:|--:|"
 failures=0
 for run in $(seq 1 "$runs"); do
     beside=idle
-    if [ $((2 * run)) -gt "$runs" ]; then
+    if [ "$run" -gt $loaded_after ]; then
         beside="stress-ng --cpu 4"
         stress-ng --quiet --cpu 4 &
         load=$!
