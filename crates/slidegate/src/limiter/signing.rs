@@ -6,6 +6,9 @@ use super::Limiter;
 use crate::reservation::{self, MAX_RESERVATION};
 use crate::{Decision, Error, Reservation, ReservationKeys, Store};
 
+/// Bytes of a usual charge with a signature, which are allocated at once.
+const USUAL_CHARGE: usize = 128;
+
 impl<S: Store> Limiter<S> {
     /// Sets the keys that sign reservations. By default a limiter has a random key that is lost when its process ends, so only
     /// that process accepts its reservations.
@@ -29,7 +32,7 @@ impl<S: Store> Limiter<S> {
 
     /// Writes a reservation as text that [`Limiter::verify`] accepts, in every process with the same key.
     pub fn sign(&self, reservation: &Reservation) -> String {
-        let mut text = String::with_capacity(128);
+        let mut text = String::with_capacity(USUAL_CHARGE);
         reservation.write(&mut text);
         self.reservation_keys.load().sign(&mut text);
         text
@@ -38,13 +41,23 @@ impl<S: Store> Limiter<S> {
     /// Returns the signed text of the [reservation](Decision::reservation) of a decision; `None` if nothing was charged. The
     /// result equals [`Limiter::sign`], with fewer allocations.
     pub fn sign_decision(&self, decision: &Decision) -> Option<String> {
-        let mut charges = decision.charges();
-        let first = charges.next()?;
-        let mut text = String::with_capacity(128);
-        first.write(&mut text);
-        charges.for_each(|charge| charge.write(&mut text));
-        self.reservation_keys.load().sign(&mut text);
-        Some(text)
+        let mut text = String::new();
+        self.sign_decision_into(decision, &mut text).then_some(text)
+    }
+
+    /// Replaces the content of `text` by the text that [`Limiter::sign_decision`] returns, without an allocation if it fits.
+    /// Returns false, and leaves `text` empty, if nothing was charged.
+    pub fn sign_decision_into(&self, decision: &Decision, text: &mut String) -> bool {
+        text.clear();
+        for charge in decision.charges() {
+            text.reserve(USUAL_CHARGE);
+            charge.write(text);
+        }
+        if text.is_empty() {
+            return false;
+        }
+        self.reservation_keys.load().sign(text);
+        true
     }
 
     /// Parses a reservation that this limiter, or one with the same key, has signed. Any other text is an error, such as an

@@ -233,10 +233,7 @@ fn write_slidegate_reply<S: Store>(
         replies.integer(number);
     }
     if let Some(limiter) = reserve {
-        match limiter.sign_decision(decision) {
-            Some(reservation) => replies.bulk(reservation.as_bytes()),
-            None => replies.nil(),
-        }
+        replies.reservation(limiter, decision);
     }
 }
 

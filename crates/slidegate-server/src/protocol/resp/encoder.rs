@@ -2,10 +2,13 @@
 
 use std::fmt::{self, Write};
 
-use slidegate::Error;
+use slidegate::{Decision, Error, Limiter, Store};
 
 /// Maximum length of an error text, in bytes.
 const MAX_ERROR: usize = 512;
+
+/// Largest buffer of a reservation that a connection keeps, in bytes.
+const MAX_KEPT_RESERVATION: usize = 1024;
 
 /// Encoded replies in order, not yet sent.
 #[derive(Default)]
@@ -13,6 +16,8 @@ pub(super) struct ReplyBuffer {
     pub(super) bytes: Vec<u8>,
     /// True for version 3 of the protocol, which has maps and its own null.
     pub(super) version_3: bool,
+    /// Text of the last reservation. Its memory is used again for the next one.
+    reservation: String,
 }
 
 impl ReplyBuffer {
@@ -26,6 +31,18 @@ impl ReplyBuffer {
 
     pub(super) fn bulk(&mut self, text: &[u8]) {
         self.put(&[b"$", itoa::Buffer::new().format(text.len()).as_bytes(), b"\r\n", text, b"\r\n"]);
+    }
+
+    /// Writes the signed reservation of a decision, or nil if nothing was charged.
+    pub(super) fn reservation<S: Store>(&mut self, limiter: &Limiter<S>, decision: &Decision) {
+        let mut text = std::mem::take(&mut self.reservation);
+        match limiter.sign_decision_into(decision, &mut text) {
+            true => self.bulk(text.as_bytes()),
+            false => self.nil(),
+        }
+        if text.capacity() <= MAX_KEPT_RESERVATION {
+            self.reservation = text;
+        }
     }
 
     pub(super) fn nil(&mut self) {
