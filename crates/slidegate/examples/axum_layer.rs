@@ -30,7 +30,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
 /// Returns a line for each of five requests.
 async fn show() -> Result<Vec<String>, Box<dyn Error>> {
     let limiter = Limiter::new(MemoryStore::new(), Rules::from_yaml(RULES)?);
-    // Only proxies in this network may name the client, so the forged header of the last request has no effect.
+    // Only proxies in this network may name the client. So the forged header of the last request has no effect.
     let client = ClientAddress::new(|ConnectInfo(peer): &ConnectInfo<SocketAddr>| Some(*peer))
         .behind(["10.0.0.0/8"])?;
     let layer = RateLimitLayer::new(limiter)

@@ -67,6 +67,18 @@ impl AdaptiveController {
 
     /// Takes one step per second, as long as the future is polled. `look` returns the load of the host: `Host::load`, or
     /// `HostLoad::default` for none.
+    ///
+    /// ```
+    /// # let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    /// # runtime.block_on(async {
+    /// use std::sync::Arc;
+    /// use slidegate::{AdaptiveController, Limiter, adaptive::Host};
+    ///
+    /// let limiter = Arc::new(Limiter::per_second(100)?);
+    /// let mut host = Host::new();
+    /// tokio::spawn(AdaptiveController::alone().run(limiter, move || host.load()));
+    /// # Ok::<(), slidegate::Error>(()) }).unwrap();
+    /// ```
     pub async fn run<S: Store>(mut self, limiter: Arc<Limiter<S>>, mut look: impl FnMut() -> HostLoad) {
         loop {
             self.clock.sleep(STEP_INTERVAL).await;

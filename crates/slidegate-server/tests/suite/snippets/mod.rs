@@ -17,14 +17,14 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
 }
 
-/// Collects the Markdown files below a folder, sorted.
-fn collect(folder: &Path, found: &mut Vec<PathBuf>) {
+/// Collects the files below a folder whose name ends in `extension`, sorted.
+fn collect(folder: &Path, extension: &str, found: &mut Vec<PathBuf>) {
     let mut entries: Vec<_> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
     entries.sort();
     for path in entries {
         if path.is_dir() {
-            collect(&path, found);
-        } else if path.extension().is_some_and(|extension| extension == "md") {
+            collect(&path, extension, found);
+        } else if path.extension().is_some_and(|actual| actual == extension) {
             found.push(path);
         }
     }
@@ -39,7 +39,7 @@ fn pages() -> Vec<String> {
         name.starts_with("README") && name.ends_with(".md")
     };
     let mut found: Vec<PathBuf> = entries.filter(is_readme).collect();
-    collect(&root.join("docs"), &mut found);
+    collect(&root.join("docs"), "md", &mut found);
     found.iter().map(|path| path.strip_prefix(&root).unwrap().to_str().unwrap().to_owned()).collect()
 }
 
@@ -146,6 +146,43 @@ fn json_blocks_parse() {
             let mut lines = text.lines().filter(|line| !line.trim().is_empty());
             lines.try_for_each(|line| parse(line).map(drop)).map_err(|_| error)
         })
+    });
+}
+
+/// A Rust block is a part of an example or of a documentation test, both of which are compiled and run. `// …` stands for any
+/// lines.
+#[test]
+fn rust_blocks_are_parts_of_compiled_code() {
+    let mut files = Vec::new();
+    collect(&root().join("crates/slidegate/examples"), "rs", &mut files);
+    collect(&root().join("crates/slidegate/src"), "rs", &mut files);
+    let without_comment = |line: &str| {
+        let line = line.trim();
+        let text = line.strip_prefix("//!").or_else(|| line.strip_prefix("///")).unwrap_or(line);
+        text.trim().to_owned()
+    };
+    let code: Vec<Vec<String>> = files
+        .iter()
+        .map(|file| std::fs::read_to_string(file).unwrap().lines().map(without_comment).collect())
+        .collect();
+    check("rust", 5, |block| {
+        let lines: Vec<&str> = block.text.lines().map(str::trim).collect();
+        let runs: Vec<&[&str]> = lines.split(|line| line.starts_with("// …")).collect();
+        let contains = |file: &Vec<String>| {
+            let mut rest = file.as_slice();
+            runs.iter().all(|run| {
+                let found = rest.windows(run.len().max(1)).position(|window| window.iter().eq(run.iter()));
+                let after = if run.is_empty() { Some(0) } else { found.map(|at| at + run.len()) };
+                after.is_some_and(|after| {
+                    rest = &rest[after..];
+                    true
+                })
+            })
+        };
+        match code.iter().any(contains) {
+            true => Ok(()),
+            false => Err("not a part of an example or of a documentation test of the library".into()),
+        }
     });
 }
 
