@@ -92,12 +92,7 @@ impl Checks {
             if check.cost > MAX_LIMIT {
                 return Err(too_many_permits(check.cost));
             }
-            if !keys.insert(&check.key) {
-                return Err(Error::invalid(format!(
-                    "two checks of one request have the key `{}`",
-                    check.key
-                )));
-            }
+            ensure!(keys.insert(&check.key), "two checks of one request have the key `{}`", check.key);
         }
         Ok(new_checks)
     }
@@ -108,13 +103,7 @@ impl Checks {
         if check.cost > MAX_LIMIT {
             return Err(too_many_permits(check.cost));
         }
-        Ok(Checks {
-            checks: SmallVec::from_buf([check]),
-            id: None,
-            peek: false,
-            unmatched: false,
-            waited: Micros::ZERO,
-        })
+        Ok(Checks { checks: SmallVec::from_buf([check]), ..Checks::empty() })
     }
 
     /// Creates an empty list of checks.
@@ -225,9 +214,8 @@ impl RequestId {
     /// Validates an id.
     pub fn new(id: &str) -> Result<Self, Error> {
         let allowed = |b: u8| b.is_ascii_alphanumeric() || b"._:-".contains(&b);
-        if id.is_empty() || id.len() > MAX_ID || !id.bytes().all(allowed) {
-            return Err(Error::invalid(format!("id must be 1 to {MAX_ID} letters, digits or any of `._:-`")));
-        }
+        let valid = (1..=MAX_ID).contains(&id.len()) && id.bytes().all(allowed);
+        ensure!(valid, "id must be 1 to {MAX_ID} letters, digits or any of `._:-`");
         Ok(RequestId(id.into()))
     }
 

@@ -2,6 +2,26 @@
 
 use std::fmt;
 
+/// Returns an error with this message from the function unless the condition holds.
+macro_rules! ensure {
+    ($holds:expr, $($message:tt)+) => {
+        if !$holds {
+            return Err($crate::Error::invalid(std::fmt::format(format_args!($($message)+))));
+        }
+    };
+}
+
+/// Returns an error that names the value unless it is from `min` to `max`.
+pub(crate) fn check_between<T: Copy + PartialOrd + fmt::Display>(
+    name: &str,
+    value: T,
+    min: T,
+    max: T,
+) -> Result<(), Error> {
+    ensure!((min..=max).contains(&value), "{name} must be between {min} and {max}, not {value}");
+    Ok(())
+}
+
 /// Error with a message that states the problem, the place and the fix.
 ///
 /// The kinds are private so that kinds can be added. Use the predicates to tell them apart.

@@ -82,6 +82,9 @@
 
 #![forbid(unsafe_code)]
 #![warn(clippy::print_stdout, clippy::print_stderr)]
+#[macro_use]
+mod error;
+
 pub(crate) mod adaptive_controller;
 mod common;
 mod dynamic;
@@ -89,7 +92,6 @@ mod dynamic;
 pub mod algorithm;
 mod checks;
 mod decision;
-mod error;
 #[cfg(all(fuzzing, feature = "redis"))]
 #[doc(hidden)]
 pub mod fuzzing;

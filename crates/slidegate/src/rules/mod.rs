@@ -67,22 +67,14 @@ impl Rules {
         let ad_hoc = AdHoc::default();
         let own_limit = Rule::named(AD_HOC, ad_hoc.quota(AdHocLimit::default())?);
         let rules: Vec<Rule> = rules.into_iter().collect();
-        if rules.len() > MAX_RULES {
-            return Err(Error::invalid(format!(
-                "there may be at most {MAX_RULES} rules, not {}",
-                rules.len()
-            )));
-        }
+        let n = rules.len();
+        ensure!(n <= MAX_RULES, "there may be at most {MAX_RULES} rules, not {n}");
         let mut names = HashSet::new();
-        if let Some(rule) = rules.iter().find(|rule| !names.insert(rule.name.as_str())) {
-            return Err(Error::invalid(format!("two rules are named `{}`", rule.name)));
+        for Rule { name, .. } in &rules {
+            ensure!(names.insert(name.as_str()), "two rules are named `{name}`");
         }
         let adaptive = rules.iter().filter(|rule| rule.adapting().is_some()).count();
-        if adaptive > MAX_ADAPTIVE {
-            return Err(Error::invalid(format!(
-                "at most {MAX_ADAPTIVE} rules may be adaptive, not {adaptive}"
-            )));
-        }
+        ensure!(adaptive <= MAX_ADAPTIVE, "at most {MAX_ADAPTIVE} rules may be adaptive, not {adaptive}");
         let selection = Selection::new(&rules)?;
         shadow::check(&rules, &names)?;
         let any_paired_shadow =

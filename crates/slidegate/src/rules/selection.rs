@@ -67,9 +67,7 @@ impl Rule {
     /// rules that it replaces stay replaced.
     pub fn replaces<'r>(mut self, rules: impl IntoIterator<Item = &'r str>) -> Result<Self, Error> {
         for rule in rules {
-            if rule == self.name {
-                return Err(Error::invalid(format!("rule `{rule}` cannot replace itself")));
-            }
+            ensure!(rule != self.name, "rule `{rule}` cannot replace itself");
             self.replaces.push(rule.to_owned());
         }
         Ok(self)

@@ -26,9 +26,7 @@ impl Rule {
     /// # Ok::<(), slidegate::Error>(()) }).unwrap();
     /// ```
     pub fn shadow_of(mut self, rule: &str) -> Result<Self, Error> {
-        if rule == self.name {
-            return Err(Error::invalid(format!("rule `{rule}` cannot be a shadow of itself")));
-        }
+        ensure!(rule != self.name, "rule `{rule}` cannot be a shadow of itself");
         self.shadow_of = Some(rule.to_owned());
         self.mode = Mode::Shadow;
         Ok(self)

@@ -197,9 +197,8 @@ impl AdaptiveFile {
             Some(Latencies::Gradient(tolerance)) => terms.set_tolerance(tolerance)?,
             None => {}
         }
-        if terms.by_cpu().is_none() && terms.by_memory().is_none() && terms.by_latency().is_none() {
-            return Err(Error::invalid("adaptive needs at least one of cpu, memory and latency"));
-        }
+        let adapts = terms.by_cpu().is_some() || terms.by_memory().is_some() || terms.by_latency().is_some();
+        ensure!(adapts, "adaptive needs at least one of cpu, memory and latency");
         terms.set_bounds(self.min, self.max)?;
         terms.sensitivity(self.sensitivity)?.smooth(self.smooth.into())
     }

@@ -36,7 +36,7 @@ use self::journal::Journal;
 pub use self::journal::JournalStats;
 use self::node::Node;
 pub use self::options::FailoverOptions;
-pub(crate) use self::options::{check_duration, check_range};
+pub(crate) use self::options::check_duration;
 use self::server_state::ServerState;
 pub use self::server_state::ServerStats;
 pub use self::state_machine::BreakerState;
