@@ -7,8 +7,8 @@ use std::time::Duration;
 use super::{FieldType, Kind, Shown, Terms, Vocabulary};
 use crate::Micros;
 use crate::common::percent::percent;
-use crate::common::words::Words;
 use crate::common::yaml::{Node, Reader};
+use crate::words::Words;
 
 /// Records a mistake if a value is outside of the bounds of its field. `text` formats a value.
 fn within(

@@ -35,26 +35,16 @@ pub(super) enum Phase {
     Joining,
 }
 
-/// State of a circuit breaker, without its counters.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum BreakerState {
-    /// Decisions call the server.
-    Closed,
-    /// Decisions do not call the server.
-    Open,
-    /// Probes test the server.
-    HalfOpen,
-}
-
-impl BreakerState {
-    /// Returns the name of the state in API responses and metrics.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            BreakerState::Closed => "closed",
-            BreakerState::Open => "open",
-            BreakerState::HalfOpen => "half-open",
-        }
+crate::words! {
+    /// State of a circuit breaker, without its counters.
+    #[non_exhaustive]
+    pub enum BreakerState {
+        /// Decisions call the server.
+        Closed = "closed",
+        /// Decisions do not call the server.
+        Open = "open",
+        /// Probes test the server.
+        HalfOpen = "half-open",
     }
 }
 
