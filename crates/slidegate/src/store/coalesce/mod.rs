@@ -8,18 +8,15 @@
 mod batch;
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
 
 use crossbeam_utils::CachePadded;
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 
 use self::batch::{Batch, SharedResult, Waiter};
-use crate::{
-    BatchVerdicts, Checks, Clock, Entry, Error, Fault, Inspection, Key, Listener, Receipt, Settlement,
-    Source, Store, SystemClock, Verdicts,
-};
+use crate::{BatchVerdicts, Checks, Clock, Error, Fault, Source, Store, SystemClock, Verdicts};
 
 /// Number of queues. Shard numbers beyond it share a queue.
 const SHARDS: usize = 64;
@@ -304,27 +301,5 @@ impl<S: Store + 'static> Store for Coalesce<S> {
         self.inner.store.admit_run(checks, times).await
     }
 
-    async fn settle(&self, settlements: &[Settlement]) -> Result<Receipt, Error> {
-        self.inner.store.settle(settlements).await
-    }
-
-    async fn give_back(&self, key: &Key, entries: &[Entry]) -> Result<(), Error> {
-        self.inner.store.give_back(key, entries).await
-    }
-
-    async fn inspect(&self, key: &Key) -> Result<Option<Inspection>, Error> {
-        self.inner.store.inspect(key).await
-    }
-
-    async fn reset(&self, key: &Key) -> Result<bool, Error> {
-        self.inner.store.reset(key).await
-    }
-
-    fn shard_of(&self, key: &Key) -> u16 {
-        self.inner.store.shard_of(key)
-    }
-
-    fn listen(&self, listener: Weak<dyn Listener>) {
-        self.inner.store.listen(listener);
-    }
+    forward!(self => self.inner.store; settle, give_back, inspect, reset, shard_of, listen);
 }

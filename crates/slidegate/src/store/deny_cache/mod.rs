@@ -21,8 +21,8 @@ use self::table::{Denial, Table};
 use super::MAX_LISTENED_SHARDS;
 use crate::common::striped_counter::StripedCounter;
 use crate::{
-    BatchVerdicts, Check, Checks, Clock, Count, Entry, Error, Inspection, Key, Listener, Micros, Outcome,
-    Receipt, Settlement, Source, Store, SystemClock, Verdicts,
+    BatchVerdicts, Check, Checks, Clock, Count, Entry, Error, Key, Listener, Micros, Outcome, Receipt,
+    Settlement, Source, Store, SystemClock, Verdicts,
 };
 
 /// Default of the maximum number of cached denials.
@@ -317,20 +317,10 @@ impl<S: Store> Store for DenyCache<S> {
         self.inner.store.give_back(key, entries).await
     }
 
-    async fn inspect(&self, key: &Key) -> Result<Option<Inspection>, Error> {
-        self.inner.store.inspect(key).await
-    }
-
     async fn reset(&self, key: &Key) -> Result<bool, Error> {
         let _free_on_drop = FreeOnDrop(&self.inner.denials, key);
         self.inner.store.reset(key).await
     }
 
-    fn shard_of(&self, key: &Key) -> u16 {
-        self.inner.store.shard_of(key)
-    }
-
-    fn listen(&self, listener: Weak<dyn Listener>) {
-        self.inner.store.listen(listener);
-    }
+    forward!(self => self.inner.store; inspect, shard_of, listen);
 }

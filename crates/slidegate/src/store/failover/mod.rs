@@ -26,7 +26,7 @@ mod state_machine;
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, OnceLock};
 
 use parking_lot::{Mutex, RwLock};
 use smallvec::SmallVec;
@@ -42,8 +42,8 @@ pub use self::server_state::ServerStats;
 pub use self::state_machine::BreakerState;
 use super::remote::{RemoteStore, ServerId};
 use crate::{
-    BatchVerdicts, Checks, Clock, Entry, Error, Fault, Inspection, Key, Listener, Receipt, RedisStore,
-    Settlement, Store, SystemClock,
+    BatchVerdicts, Checks, Clock, Entry, Error, Fault, Key, Receipt, RedisStore, Settlement, Store,
+    SystemClock,
 };
 
 /// A [`RemoteStore`], such as [`RedisStore`], that always answers in time. Clones share all state.
@@ -260,22 +260,12 @@ impl<R: RemoteStore> Store for Failover<R> {
         self.inner.give_back(key, entries).await
     }
 
-    async fn inspect(&self, key: &Key) -> Result<Option<Inspection>, Error> {
-        self.inner.store.inspect(key).await
-    }
-
     async fn reset(&self, key: &Key) -> Result<bool, Error> {
         self.inner.journal.forget(key);
         self.inner.store.reset(key).await
     }
 
-    fn shard_of(&self, key: &Key) -> u16 {
-        self.inner.store.shard_of(key)
-    }
-
-    fn listen(&self, listener: Weak<dyn Listener>) {
-        self.inner.store.listen(listener);
-    }
+    forward!(self => self.inner.store; inspect, shard_of, listen);
 }
 
 /// Returns a random node name.

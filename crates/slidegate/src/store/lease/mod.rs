@@ -23,8 +23,8 @@ use smallvec::SmallVec;
 use self::pool::{Block, HandedPermit, Pool};
 use crate::common::striped_counter::StripedCounter;
 use crate::{
-    BatchVerdicts, Check, Checks, Clock, Count, Entry, Error, Inspection, Key, Listener, Micros, Outcome,
-    Receipt, Settlement, Source, Store, SystemClock, Verdicts,
+    BatchVerdicts, Check, Checks, Clock, Count, Entry, Error, Key, Listener, Micros, Outcome, Source, Store,
+    SystemClock, Verdicts,
 };
 
 /// Maximum number of keys with leases. No permits are taken in advance for further keys.
@@ -350,22 +350,6 @@ impl<S: Store + 'static> Store for Lease<S> {
         Ok(batch_verdicts)
     }
 
-    async fn admit_run(&self, checks: &Checks, times: usize) -> Result<BatchVerdicts, Error> {
-        self.inner.store.admit_run(checks, times).await
-    }
-
-    async fn settle(&self, settlements: &[Settlement]) -> Result<Receipt, Error> {
-        self.inner.store.settle(settlements).await
-    }
-
-    async fn give_back(&self, key: &Key, entries: &[Entry]) -> Result<(), Error> {
-        self.inner.store.give_back(key, entries).await
-    }
-
-    async fn inspect(&self, key: &Key) -> Result<Option<Inspection>, Error> {
-        self.inner.store.inspect(key).await
-    }
-
     async fn reset(&self, key: &Key) -> Result<bool, Error> {
         // The reset deletes permits taken before it, and those taken while it runs.
         self.inner.pools.reset(key);
@@ -374,11 +358,5 @@ impl<S: Store + 'static> Store for Lease<S> {
         reset
     }
 
-    fn shard_of(&self, key: &Key) -> u16 {
-        self.inner.store.shard_of(key)
-    }
-
-    fn listen(&self, listener: Weak<dyn Listener>) {
-        self.inner.store.listen(listener);
-    }
+    forward!(self => self.inner.store; admit_run, settle, give_back, inspect, shard_of, listen);
 }
