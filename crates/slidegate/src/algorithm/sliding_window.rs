@@ -15,7 +15,7 @@ use crate::{Algorithm, Discrepancy, Entry, Micros, Quota};
 #[derive(Clone, Debug)]
 pub(super) struct Window {
     shape: Shape,
-    log: EventLog,
+    pub(super) log: EventLog,
 }
 
 /// Value for the number of slices that marks a `concurrency` limit.
@@ -80,23 +80,6 @@ impl Window {
         let oldest = Discrepancy::Oldest { stored: said(self.log.oldest()), counted: said(first) };
         let wrong = [(self.log.newest() != last, newest), (self.log.oldest() != first, oldest)];
         (counted, wrong.into_iter().find_map(|(wrong, end)| wrong.then_some(end)))
-    }
-
-    #[cfg(test)]
-    pub(super) fn corrupt_total(&mut self, total: u64) {
-        self.log.corrupt_total(total);
-    }
-
-    pub(super) fn shrink(&mut self) {
-        self.log.shrink();
-    }
-
-    pub(super) fn events(&self) -> usize {
-        self.log.len()
-    }
-
-    pub(super) fn heap_bytes(&self) -> usize {
-        self.log.heap_bytes()
     }
 
     /// Returns the instant under which an admission at `now` is recorded: the end of its slice.

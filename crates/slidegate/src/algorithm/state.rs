@@ -60,40 +60,27 @@ enum Kind {
 }
 
 /// Determines the algorithm of a state once, and runs `$go` with code specialized for it.
-macro_rules! with_view {
-    ($state:expr, $view:ident => $go:expr) => {{
-        let State { notes, kind, last, seq } = $state;
-        match kind {
-            Kind::Window(counter) => {
-                let $view = View { counter, notes, last, seq };
-                $go
-            }
-            Kind::FixedWindow(counter) => {
-                let $view = View { counter, notes, last, seq };
-                $go
-            }
-            Kind::SlidingCounter(counter) => {
-                let $view = View { counter, notes, last, seq };
-                $go
-            }
-            Kind::TokenBucket(counter) => {
-                let $view = View { counter, notes, last, seq };
-                $go
-            }
-        }
-    }};
-}
-
-/// Does the same as `with_view!` for code that only reads the counter.
 macro_rules! with_counter {
-    ($state:expr, $counter:ident => $go:expr) => {
-        match &$state.kind {
+    ($kind:expr, $counter:ident => $go:expr) => {
+        match $kind {
             Kind::Window($counter) => $go,
             Kind::FixedWindow($counter) => $go,
             Kind::SlidingCounter($counter) => $go,
             Kind::TokenBucket($counter) => $go,
         }
     };
+}
+
+/// Does the same as `with_counter!` for code that changes the state.
+macro_rules! with_view {
+    ($state:expr, $view:ident => $go:expr) => {{
+        let State { notes, kind, last, seq } = $state;
+        with_counter!(kind, counter => {
+            #[allow(unused_mut, reason = "not all methods of a view change it")]
+            let mut $view = View { counter, notes, last, seq };
+            $go
+        })
+    }};
 }
 
 impl State {
@@ -120,7 +107,7 @@ impl State {
     /// starts new counts.
     #[inline]
     pub fn suits(&self, quota: &Quota) -> bool {
-        with_counter!(self, counter => counter.suits(quota))
+        with_counter!(&self.kind, counter => counter.suits(quota))
     }
 
     /// Evaluates a single check, and records it if it counts. Cost 0 is a peek.
@@ -137,7 +124,7 @@ impl State {
 
     /// Advances to `now`, or stays if `now` is in the past. Returns the resulting instant.
     pub(crate) fn roll(&mut self, now: Micros, quota: &Quota) -> Micros {
-        with_view!(self, view => { let mut view = view; view.roll(now, quota) })
+        with_view!(self, view => view.roll(now, quota))
     }
 
     /// Evaluates a check at the instant of the last roll. Changes nothing.
@@ -153,7 +140,7 @@ impl State {
         evaluation: Evaluation,
         recording: Recording,
     ) -> Verdict {
-        with_view!(self, view => { let mut view = view; view.conclude(now, input, evaluation, recording) })
+        with_view!(self, view => view.conclude(now, input, evaluation, recording))
     }
 
     /// Corrects one admission to its actual cost; 0 is a refund. The first settlement stands.
@@ -214,12 +201,12 @@ impl State {
     /// Returns the permits in use at the instant of the last roll.
     #[inline]
     pub fn used(&self) -> u64 {
-        with_counter!(self, counter => counter.used())
+        with_counter!(&self.kind, counter => counter.used())
     }
 
     /// Returns the permits in use at `now`. A bucket uses the rate of its last check.
     pub(crate) fn inspect(&mut self, now: Micros) -> u64 {
-        with_view!(&mut *self, view => { let mut view = view; view.advance(now) });
+        with_view!(&mut *self, view => view.advance(now));
         self.used()
     }
 
@@ -266,7 +253,7 @@ impl State {
 
     /// Returns the instant from which nothing counts any more, if the key is not used again.
     pub(crate) fn empty_at(&self) -> Micros {
-        with_counter!(self, counter => counter.empty_at())
+        with_counter!(&self.kind, counter => counter.empty_at())
     }
 
     /// Returns the instant from which the state can be dropped, if the key is not used again.
@@ -274,7 +261,7 @@ impl State {
         let notes = self.notes.as_ref();
         let newest = notes.and_then(|notes| notes.newest());
         let warm = notes.and_then(|notes| notes.warmth).map_or(Micros::ZERO, |warmth| warmth.until);
-        with_counter!(self, counter => {
+        with_counter!(&self.kind, counter => {
             let noted = newest.map_or(Micros::ZERO, |at| counter.leaves(at));
             counter.empty_at().max(noted).max(warm)
         })
@@ -285,7 +272,7 @@ impl State {
     ///
     /// A token bucket has no entries, only a level.
     pub fn entries(&self) -> Vec<(Micros, u64, Micros)> {
-        with_counter!(self, counter => {
+        with_counter!(&self.kind, counter => {
             counter.entries().into_iter().map(|(at, cost)| (at, cost, counter.leaves(at))).collect()
         })
     }
@@ -305,19 +292,19 @@ impl State {
     /// Returns the stored form of the state.
     #[cfg(feature = "redis")]
     pub(crate) fn snapshot(&self) -> StateSnapshot {
-        StateSnapshot { last: self.last, counted: with_counter!(self, counter => counter.snapshot()) }
+        StateSnapshot { last: self.last, counted: with_counter!(&self.kind, counter => counter.snapshot()) }
     }
 
     /// Returns the instant up to which no admission affects decisions any more, if the key has no entries.
     #[cfg(feature = "redis")]
     pub(crate) fn gone_until(&self) -> Micros {
-        with_counter!(self, counter => counter.gone_until())
+        with_counter!(&self.kind, counter => counter.gone_until())
     }
 
     /// Returns true if an admission recorded at `at` affects decisions at `now`.
     #[cfg(feature = "redis")]
     pub(crate) fn still_counts(&self, at: Micros, now: Micros) -> bool {
-        with_counter!(self, counter => at <= now.plus(counter.ahead()) && !counter.left(at, now))
+        with_counter!(&self.kind, counter => at <= now.plus(counter.ahead()) && !counter.left(at, now))
     }
 
     /// Corrects an admission without notes. The caller guarantees that it was made in this state and not settled before.
@@ -336,13 +323,13 @@ impl State {
     pub(crate) fn forget_notes(&mut self, now: Micros, most: usize) {
         let Some(notes) = &mut self.notes else { return };
         let now = now.max(self.last);
-        with_counter!(self, counter => notes.forget_some(|at| counter.left(at, now), most));
+        with_counter!(&self.kind, counter => notes.forget_some(|at| counter.left(at, now), most));
     }
 
     /// Frees memory that is no longer needed after a burst.
     pub(crate) fn shrink(&mut self) {
         if let Kind::Window(window) = &mut self.kind {
-            window.shrink();
+            window.log.shrink();
         }
         if let Some(notes) = &mut self.notes {
             notes.shrink();
@@ -354,18 +341,12 @@ impl State {
 
     /// Returns the number of individually stored events.
     pub(crate) fn events(&self) -> usize {
-        match &self.kind {
-            Kind::Window(window) => window.events(),
-            _ => 0,
-        }
+        if let Kind::Window(window) = &self.kind { window.log.len() } else { 0 }
     }
 
     /// Heap bytes in use.
     pub(crate) fn heap_bytes(&self) -> usize {
-        let log = match &self.kind {
-            Kind::Window(window) => window.heap_bytes(),
-            _ => 0,
-        };
+        let log = if let Kind::Window(window) = &self.kind { window.log.heap_bytes() } else { 0 };
         log + self.notes.as_ref().map_or(0, |notes| notes.bytes())
     }
 }
@@ -386,7 +367,7 @@ mod tests {
         let now = Micros::from_secs(70);
         assert_eq!(state.audit(now), (21, 21, Vec::new()));
         let Kind::Window(window) = &mut state.kind else { panic!() };
-        window.corrupt_total(7);
+        window.log.corrupt_total(7);
         let told = vec![Discrepancy::Total { stored: 7, counted: 21 }];
         assert_eq!(state.audit(now), (7, 21, told));
     }
