@@ -152,7 +152,7 @@ async fn write_back<R: RemoteStore>(
 
 /// Waits until the other nodes have written back, but no longer than the option `write_back`.
 async fn join<R: RemoteStore>(inner: &Arc<Inner<R>>, server: &ServerState) -> Duration {
-    let since = server.machine().answering_since().unwrap_or_else(|| inner.node.clock.now());
+    let since = server.machine().answering_since.unwrap_or_else(|| inner.node.clock.now());
     loop {
         match join_once(inner, server).await {
             Ok(identity) => {

@@ -67,8 +67,8 @@ impl Summary {
             Phase::Away => 1,
             Phase::Joining => 2,
         };
-        let failing = if machine.is_failing() { Self::FAILING } else { 0 };
-        Summary(machine.epoch() << Self::EPOCH_SHIFT | failing | phase)
+        let failing = if machine.failing { Self::FAILING } else { 0 };
+        Summary(machine.epoch << Self::EPOCH_SHIFT | failing | phase)
     }
 
     #[inline]
@@ -232,11 +232,11 @@ impl ServerState {
             breaker: machine.breaker(),
             direct: machine.phase() == Phase::Direct,
             nodes,
-            outages: machine.outages(),
+            outages: machine.outages,
             away: machine.total_away(node.clock.now()),
             written_back: self.written_back.load(Ordering::Relaxed),
             excess: self.excess.load(Ordering::Relaxed),
-            fault: machine.fault(),
+            fault: machine.fault,
         }
     }
 }
