@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 const PER_KEY: usize = 8;
 
 /// Bytes of notes in use, and their limit.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct NoteBudget {
     max: usize,
     used: AtomicUsize,
@@ -33,12 +33,7 @@ pub(super) enum Purpose {
 
 impl NoteBudget {
     pub(crate) fn new(max: usize) -> Self {
-        NoteBudget {
-            max,
-            used: AtomicUsize::new(0),
-            ids_dropped: AtomicU64::new(0),
-            settlements_dropped: AtomicU64::new(0),
-        }
+        NoteBudget { max, ..NoteBudget::default() }
     }
 
     /// Returns the bytes of notes in use.

@@ -40,7 +40,7 @@ impl<S: Store + 'static> InFlight<S> {
         if let Some(cost) = self.shared.cost(&head) {
             self.settle(cost);
         }
-        if self.shared.options.headers_on_allowed {
+        if !self.shared.options.headers_on_denials_only {
             let mut text = BytesMut::with_capacity(128);
             headers::add(&self.decision, self.shared.options.older_headers, &mut text, &mut head.headers);
         }

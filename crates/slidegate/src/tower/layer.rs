@@ -82,7 +82,7 @@ impl<S: Store + 'static> RateLimitLayer<S> {
     /// Omits rate-limit headers from responses of the service; denials always have them.
     #[must_use]
     pub fn headers_on_denials_only(self) -> Self {
-        self.with(|options| options.headers_on_allowed = false)
+        self.with(|options| options.headers_on_denials_only = true)
     }
 
     /// Adds `X-RateLimit-Limit`, `-Remaining` and `-Reset` to the headers of the IETF draft.

@@ -21,6 +21,7 @@ const FORGET_STEP: usize = 4_096;
 /// Shortest wait of a denial for lack of room.
 const MIN_WAIT: Micros = Micros::from_millis(1);
 
+#[derive(Default)]
 pub(super) struct Shard {
     table: HashTable<Slot>,
     /// Latest instant at which this shard evaluated a request.
@@ -63,18 +64,7 @@ const _: () = assert!(size_of::<super::lock::Lock<Shard>>() <= 128);
 
 impl Shard {
     pub(super) fn new(max_keys: usize, on_full: OnFull) -> Self {
-        Shard {
-            table: HashTable::new(),
-            latest: Micros::ZERO,
-            max_keys,
-            generation: 0,
-            youngest: 0,
-            pending: 0,
-            on_full,
-            overflow: None,
-            counts: Box::default(),
-            layout: 0,
-        }
+        Shard { max_keys, on_full, ..Shard::default() }
     }
 
     /// Returns the instant to evaluate at. The clock was read before the lock was taken, so the result is never
