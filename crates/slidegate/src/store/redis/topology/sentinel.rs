@@ -88,8 +88,7 @@ impl Sentinel {
     async fn query_one(&self, client: &Client) -> redis::RedisResult<Option<(String, u16)>> {
         let mut connection = client.get_multiplexed_async_connection_with_config(&self.config).await?;
         let mut command = redis::cmd("SENTINEL");
-        command.arg("GET-MASTER-ADDR-BY-NAME").arg(&self.master);
-        command.query_async(&mut connection).await
+        command.arg("GET-MASTER-ADDR-BY-NAME").arg(&self.master).query_async(&mut connection).await
     }
 }
 

@@ -10,6 +10,7 @@ use super::key_state::{KeyState, KeyStates};
 use super::load::{LoadRequest, load};
 use super::{AttemptError, TransactionResult, Work, commit};
 use crate::algorithm::evaluate::evaluate;
+use crate::store::redis::layout::KeyPart;
 use crate::store::redis::topology::ShardId;
 use crate::store::redis::{Inner, bad_reply};
 use crate::{BatchVerdicts, Checks, Count, Encoding, Error, Key, Micros, Outcome, Verdicts};
@@ -55,7 +56,7 @@ impl Inner {
             checks.any(|check| check.key == *key && check.quota.warm_up().is_some())
         };
         let request = |key: &Key| LoadRequest {
-            warm: warms_up(key).then(|| self.names.warm(key)),
+            warm: warms_up(key).then(|| self.names.name(key, KeyPart::Warm)),
             ..self.load_request(key, noted(key))
         };
         let requests = keys.iter().map(|key| request(key)).collect();

@@ -26,6 +26,7 @@ use self::load::LoadRequest;
 use super::Inner;
 use super::epoch::Purpose;
 use super::error_map::{Redirect, explain, redirect};
+use super::layout::KeyPart;
 use super::server::{self, Server};
 use super::topology::ShardId;
 use crate::{BatchVerdicts, Checks, Error, Fault, Key, Receipt, Settlement};
@@ -160,7 +161,8 @@ impl Inner {
     }
 
     fn load_request(&self, key: &Key, noted: bool) -> LoadRequest {
-        LoadRequest { name: self.names.main(key), notes: self.names.notes(key), noted, warm: None }
+        let [name, notes] = [KeyPart::Main, KeyPart::Notes].map(|part| self.names.name(key, part));
+        LoadRequest { name, notes, noted, warm: None }
     }
 }
 

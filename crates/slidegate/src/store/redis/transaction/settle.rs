@@ -131,7 +131,10 @@ impl Inner {
         let done = settlements.iter().zip(&settled).filter(|(_, settled)| **settled == Settled::Done);
         let freed = done.map(|(settlement, _)| settlement).filter(|settlement| settlement.frees());
         let mut publishes = Pipeline::new();
-        self.add_publishes(&mut publishes, freed.map(|settlement| &settlement.key));
+        for settlement in freed {
+            let key = settlement.key.as_str();
+            publishes.cmd("PUBLISH").arg(self.names.freed_channel()).arg(key).ignore();
+        }
         if !publishes.is_empty() {
             // If this user may not publish, other nodes are not notified.
             let _ = publishes.exec_async(connection).await;
