@@ -63,14 +63,14 @@ pub enum Latencies {
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Adaptive {
-    cpu: Option<Thresholds>,
-    memory: Option<Thresholds>,
-    latency: Option<Latencies>,
-    min: u32,
-    max: u32,
+    pub(crate) cpu: Option<Thresholds>,
+    pub(crate) memory: Option<Thresholds>,
+    pub(crate) latency: Option<Latencies>,
+    pub(crate) min: u32,
+    pub(crate) max: u32,
     /// Strength of the thresholds, in hundredths.
-    sensitivity: u32,
-    smooth: Micros,
+    pub(crate) sensitivity: u32,
+    pub(crate) smooth: Micros,
 }
 
 impl Default for Adaptive {
@@ -127,18 +127,14 @@ impl Adaptive {
 
     /// Sets the bounds of the factor, in percent: `min` from 1 to 100, `max` from 100 to 1,000.
     pub fn between(mut self, min: u32, max: u32) -> Result<Self, Error> {
-        self.set_bounds(min.saturating_mul(100), max.saturating_mul(100))?;
-        Ok(self)
-    }
-
-    pub(crate) fn set_bounds(&mut self, min: u32, max: u32) -> Result<(), Error> {
+        let [min, max] = [min, max].map(|percent| percent.saturating_mul(100));
         let [min_text, max_text] = [min, max].map(percent);
         let valid = (WHOLE / 100..=WHOLE).contains(&min);
         ensure!(valid, "adaptive.min must be between 1% and 100%, not {min_text}");
         let valid = (WHOLE..=MAX_FACTOR).contains(&max);
         ensure!(valid, "adaptive.max must be between 100% and 1000%, not {max_text}");
         (self.min, self.max) = (min, max);
-        Ok(())
+        Ok(self)
     }
 
     /// Sets the strength with which thresholds act, in hundredths: 100 applies their factors as they are, 50 halves the change,

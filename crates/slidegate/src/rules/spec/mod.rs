@@ -86,8 +86,8 @@ fn read_rules(given: &Given<'_, RulesFile>, reader: &mut Reader) -> Option<Rules
     let before = reader.count();
     let items = reader.list(node, "rules")?;
     if items.len() > MAX_RULES {
-        reader.problem(node, format!("a file may have at most {MAX_RULES} rules, not {}", items.len()));
-        return None;
+        return reader
+            .reject(node, format!("a file may have at most {MAX_RULES} rules, not {}", items.len()));
     }
     let (mut names, mut references) = (HashSet::new(), References::default());
     let rules: Vec<Rule> =
