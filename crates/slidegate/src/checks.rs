@@ -18,7 +18,6 @@ pub struct Checks {
     peek: bool,
     /// True if no rule matches the request.
     unmatched: bool,
-    #[cfg_attr(not(feature = "redis"), expect(dead_code))]
     waited: Micros,
 }
 
@@ -129,7 +128,6 @@ impl Checks {
     }
 
     /// Returns the same request with other checks. The caller guarantees that their keys differ.
-    #[cfg(feature = "redis")]
     pub(crate) fn with_checks(&self, checks: impl Iterator<Item = Check>) -> Self {
         let checks = checks.collect();
         Checks { checks, id: self.id.clone(), peek: self.peek, unmatched: false, waited: self.waited }

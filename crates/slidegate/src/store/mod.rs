@@ -150,6 +150,11 @@ pub(crate) async fn give_back_singly<S: Store + ?Sized>(
     Ok(())
 }
 
+/// Returns the verdicts of a batch of one request.
+pub(crate) fn single(batch_verdicts: BatchVerdicts) -> Result<Verdicts, Error> {
+    batch_verdicts.into_iter().next().ok_or_else(Error::short_answer)
+}
+
 impl<S: Store + ?Sized> Store for std::sync::Arc<S> {
     forward!(self => (**self); admit, admit_run, settle, give_back, inspect, reset, shard_of, listen);
 }

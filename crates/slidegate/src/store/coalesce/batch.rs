@@ -7,7 +7,7 @@ use std::task::{Context, Poll, Waker};
 
 use parking_lot::Mutex;
 
-use crate::{BatchVerdicts, Checks, Error, Micros, Verdicts};
+use crate::{Checks, Error, Micros, Verdicts};
 
 pub(super) type SharedResult = Result<Verdicts, Error>;
 
@@ -153,9 +153,4 @@ impl Drop for Waiter {
             state.requests[self.index] = None;
         }
     }
-}
-
-/// Returns the result of the only request of a call.
-pub(super) fn single_result(batch_verdicts: BatchVerdicts) -> SharedResult {
-    batch_verdicts.into_iter().next().ok_or_else(Error::short_answer)
 }

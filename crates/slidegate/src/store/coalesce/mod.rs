@@ -16,6 +16,7 @@ use parking_lot::Mutex;
 use smallvec::SmallVec;
 
 use self::batch::{Batch, SharedResult, Waiter};
+use super::single;
 use crate::{BatchVerdicts, Checks, Clock, Error, Fault, Source, Store, SystemClock, Verdicts};
 
 /// Number of queues. Shard numbers beyond it share a queue.
@@ -184,7 +185,7 @@ impl<S: Store + 'static> Inner<S> {
                 let mut results = Vec::with_capacity(batch.len());
                 for checks in batch {
                     let alone = self.call(std::slice::from_ref(checks)).await;
-                    results.push(alone.and_then(batch::single_result));
+                    results.push(alone.and_then(single));
                 }
                 results
             }

@@ -127,8 +127,7 @@ impl<R: RemoteStore> Inner<R> {
             CallResult::Failed(error) => {
                 let Some(fault) = error.fault() else { return Err(error) };
                 server.record_failure(&self.node, fault, batch.len());
-                let batch_verdicts =
-                    batch.iter().map(|checks| self.decide_without_store(server, checks)).collect();
+                let batch_verdicts = self.decide_locally(server, batch);
                 server.task_wake.notify_one();
                 Ok(batch_verdicts)
             }
@@ -141,8 +140,7 @@ impl<R: RemoteStore> Inner<R> {
                     Fault::Timeout,
                     if had_full_deadline { batch.len() } else { 1 },
                 );
-                let batch_verdicts: BatchVerdicts =
-                    batch.iter().map(|checks| self.decide_without_store(server, checks)).collect();
+                let batch_verdicts = self.decide_locally(server, batch);
                 self.late.fetch_add(1, Ordering::Relaxed);
                 let (inner, batch, reported) = (Arc::clone(self), batch.to_vec(), batch_verdicts.clone());
                 let server = Arc::clone(server);

@@ -8,6 +8,7 @@ use smallvec::SmallVec;
 use super::{Failover, Inner};
 use crate::store::multi_shard::{self, ShardedStore};
 use crate::store::remote::{RemoteStore, ServerId};
+use crate::store::single;
 use crate::{BatchVerdicts, Check, Checks, Error, Micros, Settlement, Source, Verdicts};
 
 impl<R: RemoteStore> Inner<R> {
@@ -20,8 +21,7 @@ impl<R: RemoteStore> Inner<R> {
             return multi_shard::admit(Arc::new(Failover { inner: Arc::clone(self) }), checks, parts).await;
         }
         let server = self.server_state_of(self.store.server_of(&first.key));
-        let batch_verdicts = self.admit_on(&server, std::slice::from_ref(checks)).await?;
-        batch_verdicts.into_iter().next().ok_or_else(Error::short_answer)
+        single(self.admit_on(&server, std::slice::from_ref(checks)).await?)
     }
 
     /// Discovers the servers before the first key is routed. If that fails, all keys are routed to the first server,
@@ -88,8 +88,7 @@ impl<R: RemoteStore> ShardedStore for Failover<R> {
 
     async fn admit_part(&self, server: &ServerId, checks: Checks) -> Result<Verdicts, Error> {
         let server = self.inner.server_state_of(*server);
-        let batch_verdicts = self.inner.admit_on(&server, std::slice::from_ref(&checks)).await?;
-        batch_verdicts.into_iter().next().ok_or_else(Error::short_answer)
+        single(self.inner.admit_on(&server, &[checks]).await?)
     }
 
     async fn give_back(&self, _: &ServerId, settlements: Vec<Settlement>) -> Result<(), Error> {
