@@ -18,7 +18,7 @@ pub(super) struct InFlight<S: Store + 'static> {
     guard: Option<PermitGuard>,
     since: Micros,
     /// True while the service runs. If the value is dropped meanwhile, the service has panicked.
-    running: bool,
+    pub(super) running: bool,
 }
 
 impl<S: Store + 'static> InFlight<S> {
@@ -26,11 +26,6 @@ impl<S: Store + 'static> InFlight<S> {
         let guard = if decision.holds() { guard_permits(&shared, &decision) } else { None };
         let since = shared.limiter.clock().now();
         InFlight { shared, decision, guard, since, running: true }
-    }
-
-    /// Sets the running flag, which is true at the start.
-    pub(super) fn set_running(&mut self, running: bool) {
-        self.running = running;
     }
 
     /// Handles the head of a response. Held permits move to its body.
@@ -48,11 +43,7 @@ impl<S: Store + 'static> InFlight<S> {
     }
 
     /// Handles an error of the service.
-    pub(super) fn fail(self) {
-        self.failed();
-    }
-
-    fn failed(&self) {
+    pub(super) fn failed(&self) {
         self.report(false);
         if self.shared.options.refunds_failures {
             self.settle(0);

@@ -27,7 +27,7 @@ struct State {
 /// Future of one caller, which resolves to the result of its request.
 pub(super) struct Waiter {
     batch: Arc<Batch>,
-    index: usize,
+    pub(super) index: usize,
 }
 
 /// A batch that is being sent. If it is dropped, the waiting callers get an error.
@@ -100,11 +100,6 @@ impl Batch {
     }
 }
 
-/// Returns the error for callers whose batch is never sent.
-fn lost_call_error() -> Error {
-    Error::unavailable("the shared call of this request was dropped")
-}
-
 impl InFlightBatch {
     pub(super) fn complete(mut self, results: Vec<SharedResult>) {
         let waiters = std::mem::take(&mut self.waiters);
@@ -116,15 +111,9 @@ impl InFlightBatch {
 impl Drop for InFlightBatch {
     fn drop(&mut self) {
         if !self.waiters.is_empty() {
-            self.batch.complete(self.waiters.drain(..).map(|index| (index, Err(lost_call_error()))));
+            let lost = || Error::unavailable("the shared call of this request was dropped");
+            self.batch.complete(self.waiters.drain(..).map(|index| (index, Err(lost()))));
         }
-    }
-}
-
-impl Waiter {
-    /// Returns whether this request is the last one of a batch of this size.
-    pub(super) fn fills_batch(&self, size: usize) -> bool {
-        self.index + 1 >= size
     }
 }
 

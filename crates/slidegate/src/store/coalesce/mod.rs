@@ -153,7 +153,7 @@ impl<S: Store + 'static> Inner<S> {
             queue.batches.push_back(batch);
             waiter
         });
-        if waiter.fills_batch(size) && queue.calls < MAX_CALLS {
+        if waiter.index + 1 >= size && queue.calls < MAX_CALLS {
             queue.calls += 1;
             drop(queue);
             tokio::spawn(self.driver(shard).drive());

@@ -28,7 +28,7 @@ pub(super) struct Journal {
     size: AtomicUsize,
     dropped: AtomicU64,
     /// Last known number of nodes that share the limits.
-    nodes: AtomicU64,
+    pub(super) nodes: AtomicU64,
     /// Keys with admissions that the store does not have.
     unwritten_keys: Mutex<HashSet<Key, foldhash::quality::RandomState>>,
 }
@@ -262,10 +262,6 @@ impl Journal {
 
     pub(super) fn nodes(&self) -> u64 {
         self.nodes.load(Ordering::Relaxed)
-    }
-
-    pub(super) fn set_nodes(&self, nodes: u64) {
-        self.nodes.store(nodes, Ordering::Relaxed);
     }
 
     /// Number of steps of [`snapshot_step`](Self::snapshot_step).

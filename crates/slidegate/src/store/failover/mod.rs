@@ -193,7 +193,7 @@ impl<R: RemoteStore> Inner<R> {
         if let Some(server) = servers.iter().find(|server| server.id == id) {
             return Arc::clone(server);
         }
-        let template = servers.iter().max_by_key(|template| template.membership.lock().share().0);
+        let template = servers.iter().max_by_key(|template| template.membership.lock().share.0);
         let server = Arc::new(ServerState::new(id, &self.node, template.map(|template| &**template)));
         servers.push(Arc::clone(&server));
         tokio::spawn(self::recovery_task::run(Arc::downgrade(self), Arc::clone(&server)));

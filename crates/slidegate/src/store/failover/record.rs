@@ -66,7 +66,7 @@ impl Record {
             return self.log.iter().collect();
         }
         let cost = self.bucket.missing_at(now, &self.quota, nodes).ceil() as u64;
-        let at = now.max(self.bucket.last_taken());
+        let at = now.max(self.bucket.last_taken);
         (cost > 0).then_some(Admission { at, cost, written: true }).into_iter().collect()
     }
 

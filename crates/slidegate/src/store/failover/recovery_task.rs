@@ -197,7 +197,7 @@ async fn publish_presence<R: RemoteStore>(
     let expired = {
         let mut membership = server.membership.lock();
         membership.update(all, now, heartbeat, presence == Presence::Direct);
-        inner.journal.set_nodes(membership.share().0);
+        inner.journal.nodes.store(membership.share.0, Ordering::Relaxed);
         membership.remove_expired(now)
     };
     if !expired.is_empty() {
@@ -258,7 +258,7 @@ async fn write<R: RemoteStore>(
     if !inner.store.can_restore() {
         return Ok(());
     }
-    let (nodes, _) = server.membership.lock().share();
+    let (nodes, _) = server.membership.lock().share;
     let since = server.current_outage(&inner.node).since;
     let writer = Writer { node: &inner.node.name, run_id: &identity.run_id, lost, since, nodes };
     let lines: Vec<(usize, RestoreLine)> =

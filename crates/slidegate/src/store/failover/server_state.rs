@@ -184,14 +184,14 @@ impl ServerState {
     #[cold]
     pub(super) fn record_failure(&self, node: &Node, fault: Fault, decisions: usize) {
         let decisions = u32::try_from(decisions).unwrap_or(u32::MAX);
-        let (outage, server_time) = (node.next_outage(), self.latest_now(node));
+        let (outage, server_time) = (node.outages.fetch_add(1, Ordering::Relaxed) + 1, self.latest_now(node));
         self.apply(node, Event::Failed { fault, decisions, outage, server_time });
     }
 
     /// Returns the current outage, for a decision that is made now.
     pub(super) fn current_outage(&self, node: &Node) -> Outage {
         let clock_offset = *self.clock_offset.lock();
-        let (nodes, rank) = self.membership.lock().share();
+        let (nodes, rank) = self.membership.lock().share;
         let (number, since) = self.machine().outage();
         Outage {
             number,
@@ -225,7 +225,7 @@ impl ServerState {
     }
 
     pub(super) fn stats(&self, node: &Node, address: String) -> ServerStats {
-        let (nodes, _) = self.membership.lock().share();
+        let (nodes, _) = self.membership.lock().share;
         let machine = self.machine();
         ServerStats {
             address,

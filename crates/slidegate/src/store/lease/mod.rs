@@ -152,12 +152,6 @@ impl<S> Clone for Lease<S> {
     }
 }
 
-impl<S> Inner<S> {
-    fn shard(&self, key: &Key) -> &Mutex<Shard> {
-        self.pools.shard(key)
-    }
-}
-
 impl<S: Store + 'static> Inner<S> {
     /// Registers for resets by other nodes before the first block is taken.
     fn listen_once(&self) {
@@ -173,7 +167,7 @@ impl<S: Store + 'static> Inner<S> {
         let mut handed: SmallVec<[HandedPermit; 1]> = SmallVec::new();
         for check in checks.as_slice() {
             let (permit, refill_size) = {
-                let mut shard = self.shard(&check.key).lock();
+                let mut shard = self.pools.shard(&check.key).lock();
                 let Some(pool) = shard.get_mut(&check.key) else { break };
                 (pool.hand_out(check, now), pool.begin_refill(check, now))
             };
@@ -198,9 +192,9 @@ impl<S: Store + 'static> Inner<S> {
 
     #[cold]
     fn put_back(self: &Arc<Self>, check: &Check, permit: HandedPermit) {
-        let entry = permit.entry();
+        let entry = permit.original.entry;
         let was_put_back =
-            self.shard(&check.key).lock().get_mut(&check.key).is_some_and(|pool| pool.put_back(permit));
+            self.pools.shard(&check.key).lock().get_mut(&check.key).is_some_and(|pool| pool.put_back(permit));
         if !was_put_back && let Ok(runtime) = tokio::runtime::Handle::try_current() {
             let (inner, key) = (Arc::clone(self), check.key.clone());
             runtime.spawn(async move { inner.give_back(&key, vec![entry]).await });
@@ -220,13 +214,13 @@ impl<S: Store + 'static> Inner<S> {
                 continue;
             }
             let refill_size = {
-                let mut shard = self.shard(&check.key).lock();
+                let mut shard = self.pools.shard(&check.key).lock();
                 let room = shard.len() < MAX_KEYS / SHARDS;
                 let mut new = Pool::default();
                 let known = shard.get_mut(&check.key);
                 let is_new = known.is_none();
                 let pool = known.unwrap_or(&mut new);
-                pool.record_miss(verdict.remaining());
+                pool.remaining = verdict.remaining();
                 let refill_size = pool.begin_refill(check, now).filter(|_| room || !is_new);
                 if is_new && refill_size.is_some() {
                     shard.insert(check.key.clone(), new);
@@ -251,7 +245,7 @@ impl<S: Store + 'static> Inner<S> {
             inner.end_block(&check.key, block).await;
             // The size of the next block is remembered for one more slice.
             inner.clock.sleep(check.quota.grain()).await;
-            let mut shard = inner.shard(&check.key).lock();
+            let mut shard = inner.pools.shard(&check.key).lock();
             if shard.get(&check.key).is_some_and(|pool| pool.is_unused_since(block)) {
                 shard.remove(&check.key);
             }
@@ -268,9 +262,9 @@ impl<S: Store + 'static> Inner<S> {
         let batch_verdicts = self.store.admit_run(&checks, permits as usize).await.ok()?;
         let number = self.blocks_created.fetch_add(1, Ordering::Relaxed) + 1;
         let (block, not_leasable) = Block::new(number, check, &batch_verdicts, sent);
-        let until = block.until();
+        let until = block.until;
         let discarded = {
-            let mut shard = self.shard(&check.key).lock();
+            let mut shard = self.pools.shard(&check.key).lock();
             // After a reset the permits must not be handed out. They are given back; the store ignores those that the
             // reset deleted.
             if self.pools.resets(&check.key).load(Ordering::Acquire) == resets {
@@ -293,7 +287,7 @@ impl<S: Store + 'static> Inner<S> {
     /// Ends a block, and gives back its unused permits.
     async fn end_block(&self, key: &Key, block: u64) {
         let unused = {
-            let mut shard = self.shard(key).lock();
+            let mut shard = self.pools.shard(key).lock();
             let Some(pool) = shard.get_mut(key) else { return };
             pool.end_block(block)
         };
@@ -320,7 +314,7 @@ impl<S> Drop for RefillGuard<'_, S> {
         if self.succeeded {
             return;
         }
-        let mut shard = self.inner.shard(self.key).lock();
+        let mut shard = self.inner.pools.shard(self.key).lock();
         if shard.get_mut(self.key).is_some_and(Pool::refill_failed) {
             shard.remove(self.key);
         }

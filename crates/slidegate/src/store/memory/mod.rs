@@ -279,7 +279,7 @@ impl<C: Clock> Inner<C> {
         for round in 1.. {
             unfinished.retain_mut(|(shard, progress)| {
                 let mut shard = shard.lock();
-                latest = latest.max(shard.latest());
+                latest = latest.max(shard.latest);
                 step(&mut shard, progress)
             });
             if unfinished.is_empty() {

@@ -76,11 +76,11 @@ pub(super) struct ShardCount {
 impl ShardCount {
     /// Visits the next [`STEP`] buckets; returns the figures of the shard after the last one.
     pub(super) fn step(&mut self, shard: &Shard) -> Option<MemoryStats> {
-        if self.layout != shard.layout() {
+        if self.layout != shard.layout {
             if self.next > 0 && self.restarts < MAX_RESTARTS {
                 *self = ShardCount { restarts: self.restarts + 1, ..ShardCount::default() };
             }
-            self.layout = shard.layout();
+            self.layout = shard.layout;
         }
         let end = self.next.saturating_add(STEP).min(shard.buckets());
         for bucket in self.next..end {

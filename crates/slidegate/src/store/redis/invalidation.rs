@@ -90,7 +90,7 @@ async fn receive_messages(
     id: ServerId,
     listener: &Weak<dyn Listener>,
 ) -> Result<(), RedisError> {
-    let (epoch, response_timeout) = (server.epochs.current(), server.connections.response_timeout());
+    let (epoch, response_timeout) = (server.epochs.current(), server.connections.response_timeout);
     let Ok(client) = server.connections.client().await else { return Ok(()) };
     let lost = || RedisError::from((redis::ErrorKind::Io, "no answer in time"));
     let connecting = async {

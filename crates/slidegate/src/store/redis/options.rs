@@ -102,12 +102,6 @@ pub struct RedisTls {
     pub key: Option<Vec<u8>>,
 }
 
-impl RedisTls {
-    pub(super) fn is_default(&self) -> bool {
-        *self == RedisTls::default()
-    }
-}
-
 impl RedisOptions {
     /// One Redis server at `url`, with defaults.
     pub fn new(url: impl Into<String>) -> Self {

@@ -28,7 +28,7 @@ impl RemoteStore for RedisStore {
 
     fn server_address(&self, server: ServerId) -> String {
         let server = self.inner.topology.server(server);
-        server.map(|server| server.address().to_owned()).unwrap_or_default()
+        server.map(|server| server.connections.address().to_owned()).unwrap_or_default()
     }
 
     /// Reads the slot map of a cluster, if that was never done.

@@ -304,7 +304,7 @@ async fn query_map(node: &Node) -> Result<Vec<Range>, Error> {
     match ranges {
         Some(ranges) if ranges.is_empty() => Err(Error::store(
             Fault::Cluster,
-            format!("the node at {} has no slot map: see CLUSTER INFO", node.server.address()),
+            format!("the node at {} has no slot map: see CLUSTER INFO", node.server.connections.address()),
         )),
         Some(ranges) => Ok(ranges),
         None => Err(bad_reply()),
