@@ -73,7 +73,7 @@ impl Rules {
         for Rule { name, .. } in &rules {
             ensure!(names.insert(name.as_str()), "two rules are named `{name}`");
         }
-        let adaptive = rules.iter().filter(|rule| rule.adapting().is_some()).count();
+        let adaptive = rules.iter().filter(|rule| rule.adapting.is_some()).count();
         ensure!(adaptive <= MAX_ADAPTIVE, "at most {MAX_ADAPTIVE} rules may be adaptive, not {adaptive}");
         let selection = Selection::new(&rules)?;
         shadow::check(&rules, &names)?;
@@ -237,7 +237,7 @@ impl Rules {
 
     /// Takes over the factors of adaptive rules with the same name.
     pub(crate) fn adapt_as(&self, before: &Rules) {
-        for (rule, adapting) in self.rules.iter().filter_map(|rule| Some((rule, rule.adapting()?))) {
+        for (rule, adapting) in self.rules.iter().filter_map(|rule| Some((rule, rule.adapting.as_ref()?))) {
             let same = before.rules.iter().find(|known| known.name == rule.name);
             if let Some(factor) = same.and_then(Rule::factor) {
                 let (min, max) = adapting.terms.bounds();
@@ -248,7 +248,7 @@ impl Rules {
 
     /// Reports the latency and the success of a request to its adaptive rules. Returns the number of those rules.
     pub(crate) fn report(&self, checks: &Checks, latency: Duration, ok: bool) -> usize {
-        let adapting = checks.as_slice().iter().filter_map(|check| self.rule(check.rule).adapting());
+        let adapting = checks.as_slice().iter().filter_map(|check| self.rule(check.rule).adapting.as_ref());
         adapting.map(|adapting| adapting.cell.report(latency, ok)).count()
     }
 

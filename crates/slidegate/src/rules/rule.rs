@@ -313,10 +313,6 @@ impl Rule {
         self.adapting.as_ref().map(|adapting| adapting.cell.factor())
     }
 
-    pub(crate) fn adapting(&self) -> Option<&AdaptiveState> {
-        self.adapting.as_ref()
-    }
-
     /// Returns the key attributes.
     pub fn key(&self) -> impl Iterator<Item = &str> {
         self.key.iter().map(String::as_str)

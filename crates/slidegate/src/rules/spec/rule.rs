@@ -128,11 +128,11 @@ crate::field_type! {
     },
 }
 
-/// Names of other rules that rules refer to, with their positions.
-#[derive(Default)]
-pub(super) struct References<'n> {
-    pub(super) replaced: Vec<(&'n Node, &'n str)>,
-    pub(super) shadowed: Vec<(&'n Node, &'n str)>,
+/// Name of another rule in a field of a rule.
+pub(super) struct Reference<'n> {
+    pub(super) node: &'n Node,
+    pub(super) field: &'static str,
+    pub(super) name: &'n str,
 }
 
 /// Reads one rule. `names` holds the names of all earlier rules, valid or not; `references` collects the names it refers to.
@@ -142,7 +142,7 @@ pub(super) fn read_rule<'n>(
     node: &'n Node,
     reader: &mut Reader,
     names: &mut HashSet<String>,
-    references: &mut References<'n>,
+    references: &mut Vec<Reference<'n>>,
 ) -> Option<Rule> {
     let given = RuleFile::given(node, reader, "a rule")?;
     let file = &given.value;
@@ -193,7 +193,7 @@ pub(super) fn read_rule<'n>(
     }
     if let Some(shadowed) = given.fields.get("shadow-of").and_then(Node::text) {
         let node = given.node("shadow-of");
-        references.shadowed.push((node, shadowed));
+        references.push(Reference { node, field: "shadow-of", name: shadowed });
         if file.mode == Some(Mode::Enforce) {
             reader.problem(node, "`shadow-of` needs mode: shadow or mode: off");
         } else {
@@ -208,7 +208,7 @@ pub(super) fn read_rule<'n>(
     for node in given.fields.get("replaces").map_or(&[][..], Node::items) {
         let Some(name) = node.text() else { continue };
         rule = reader.accept(node, rule.clone().replaces([name])).unwrap_or(rule);
-        references.replaced.push((node, name));
+        references.push(Reference { node, field: "replaces", name });
     }
     if limited {
         read_overrides(&given, reader, &mut rule, quota.is_some(), valid_key);
