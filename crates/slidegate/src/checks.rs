@@ -14,11 +14,12 @@ use crate::{Error, Key, Micros, Quota};
 #[derive(Clone, Debug)]
 pub struct Checks {
     checks: SmallVec<[Check; 1]>,
-    id: Option<RequestId>,
+    pub(crate) id: Option<RequestId>,
     peek: bool,
     /// True if no rule matches the request.
-    unmatched: bool,
-    waited: Micros,
+    pub(crate) unmatched: bool,
+    /// Time that the request has waited for another call, which its deadline includes.
+    pub(crate) waited: Micros,
 }
 
 /// One key, its quota, and the cost of this request.
@@ -136,12 +137,8 @@ impl Checks {
     /// Sets the request id: a retry with the same id is not charged again.
     #[must_use]
     pub fn with_id(mut self, id: RequestId) -> Self {
-        self.set_id(id);
-        self
-    }
-
-    pub(crate) fn set_id(&mut self, id: RequestId) {
         self.id = Some(id);
+        self
     }
 
     /// Makes this a peek: the store evaluates the checks and records nothing.
@@ -167,28 +164,6 @@ impl Checks {
     #[inline]
     pub fn is_peek(&self) -> bool {
         self.peek
-    }
-
-    #[inline]
-    pub(crate) fn set_unmatched(&mut self, unmatched: bool) {
-        self.unmatched = unmatched;
-    }
-
-    /// Returns true if no rule matches the request.
-    #[inline]
-    pub(crate) fn is_unmatched(&self) -> bool {
-        self.unmatched
-    }
-
-    /// Part of the time budget of [`Failover`](crate::Failover) that is already used.
-    #[cfg(feature = "redis")]
-    pub(crate) fn waited(&self) -> Micros {
-        self.waited
-    }
-
-    #[cfg(feature = "redis")]
-    pub(crate) fn set_waited(&mut self, waited: Micros) {
-        self.waited = waited;
     }
 }
 

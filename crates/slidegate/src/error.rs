@@ -192,13 +192,8 @@ impl fmt::Display for Error {
         match &*self.0 {
             Kind::Invalid(message) | Kind::Store { message, .. } => f.write_str(message),
             Kind::File(problems) => {
-                for (i, problem) in problems.iter().enumerate() {
-                    if i > 0 {
-                        f.write_str("\n")?;
-                    }
-                    problem.fmt(f)?;
-                }
-                Ok(())
+                let lines: Vec<String> = problems.iter().map(Problem::to_string).collect();
+                f.write_str(&lines.join("\n"))
             }
             Kind::TooManyChecks { max } => {
                 write!(

@@ -90,6 +90,7 @@ pub(crate) mod adaptive_controller;
 mod common;
 mod dynamic;
 
+#[cfg_attr(not(feature = "redis"), allow(dead_code, reason = "only the store in Redis uses all of it"))]
 pub mod algorithm;
 mod checks;
 mod decision;
@@ -101,6 +102,7 @@ pub mod guide;
 pub mod http;
 mod key;
 mod limiter;
+#[cfg_attr(not(feature = "redis"), allow(dead_code, reason = "only the store in Redis uses all of it"))]
 mod quota;
 #[cfg(feature = "redis")]
 pub mod remote {

@@ -4,7 +4,6 @@
 //! left, so an admission in a slice is dated at the end of the slice. With slices of one microsecond the two algorithms are
 //! identical.
 
-#[cfg(feature = "redis")]
 use super::SnapshotCounts;
 use super::counter::Counter;
 use super::event_log::EventLog;
@@ -169,12 +168,10 @@ impl Counter for Window {
         self.shape == Shape::of(quota)
     }
 
-    #[cfg(feature = "redis")]
     fn snapshot(&self) -> SnapshotCounts {
         SnapshotCounts::Entries(self.entries())
     }
 
-    #[cfg(feature = "redis")]
     fn restore(&mut self, _last: Micros, counts: &SnapshotCounts) {
         let SnapshotCounts::Entries(entries) = counts else { return };
         for &(at, cost) in entries {

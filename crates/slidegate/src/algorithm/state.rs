@@ -2,21 +2,17 @@
 
 use std::sync::Arc;
 
-#[cfg(feature = "redis")]
 use super::StateSnapshot;
 use super::counter::{Counter, View};
 use super::fixed_window::FixedWindow;
 use super::idempotency::Notes;
-#[cfg(feature = "redis")]
 use super::ids::ScopedId;
 use super::note_budget::NoteBudget;
 use super::sliding_counter::SlidingCounter;
 use super::sliding_window::Window;
 use super::token_bucket::TokenBucket;
 use super::{CheckInput, Evaluation, Recording};
-#[cfg(feature = "redis")]
 use crate::RequestId;
-#[cfg(feature = "redis")]
 use crate::dynamic::warm_up::Warmth;
 use crate::{Algorithm, Correction, Discrepancy, Micros, Quota};
 use crate::{Entry, Settled, Verdict};
@@ -168,30 +164,25 @@ impl State {
     }
 
     /// Returns the instant from which an admission counts.
-    #[cfg(feature = "redis")]
     pub(crate) fn counted_from(&self, entry: Entry) -> Micros {
         self.notes.as_ref().map_or(entry, |notes| notes.current_entry(entry)).at
     }
 
     /// Counts a cost from `now` on that was recorded under another instant, regardless of the limit.
-    #[cfg(feature = "redis")]
     pub(crate) fn count_again(&mut self, now: Micros, cost: u64) {
         with_view!(self, view => view.count_again(now, cost));
     }
 
     /// Counts an admission of a sliding window, made at `entry.at`, from `now` on; does nothing if it has left. The caller
     /// guarantees that the admission was made in this state.
-    #[cfg(feature = "redis")]
     pub(crate) fn postpone(&mut self, now: Micros, entry: Entry) {
         with_view!(self, view => view.postpone(now, entry));
     }
 
-    #[cfg(feature = "redis")]
     pub(crate) fn warmth(&self) -> Option<Warmth> {
         self.notes.as_ref()?.warmth
     }
 
-    #[cfg(feature = "redis")]
     pub(crate) fn set_warmth(&mut self, warmth: Option<Warmth>) {
         if warmth.is_some() || self.notes.is_some() {
             self.notes.get_or_insert_default().warmth = warmth;
@@ -278,7 +269,6 @@ impl State {
     }
 
     /// Rebuilds a state from its stored form, with the request ids of the present checks.
-    #[cfg(feature = "redis")]
     pub(crate) fn restored(quota: &Quota, snapshot: StateSnapshot, ids: Vec<(RequestId, Entry)>) -> Self {
         let mut state = State::new(quota);
         with_view!(&mut state, view => view.counter.restore(snapshot.last, &snapshot.counted));
@@ -290,31 +280,26 @@ impl State {
     }
 
     /// Returns the stored form of the state.
-    #[cfg(feature = "redis")]
     pub(crate) fn snapshot(&self) -> StateSnapshot {
         StateSnapshot { last: self.last, counted: with_counter!(&self.kind, counter => counter.snapshot()) }
     }
 
     /// Returns the instant up to which no admission affects decisions any more, if the key has no entries.
-    #[cfg(feature = "redis")]
     pub(crate) fn gone_until(&self) -> Micros {
         with_counter!(&self.kind, counter => counter.gone_until())
     }
 
     /// Returns true if an admission recorded at `at` affects decisions at `now`.
-    #[cfg(feature = "redis")]
     pub(crate) fn still_counts(&self, at: Micros, now: Micros) -> bool {
         with_counter!(&self.kind, counter => at <= now.plus(counter.ahead()) && !counter.left(at, now))
     }
 
     /// Corrects an admission without notes. The caller guarantees that it was made in this state and not settled before.
-    #[cfg(feature = "redis")]
     pub(crate) fn amend(&mut self, entry: Entry, to: u64) -> bool {
         with_view!(self, view => view.counter.amend(entry, to))
     }
 
     /// Returns the number of admissions and attempts recorded in this state.
-    #[cfg(feature = "redis")]
     pub(crate) fn recorded(&self) -> u64 {
         self.seq & ((1 << COUNT_BITS) - 1)
     }

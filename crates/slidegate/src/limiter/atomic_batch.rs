@@ -58,6 +58,6 @@ fn decision(rules: &Arc<Rules>, combined: &Checks, reply: &Verdicts, part: &Requ
     let (at, source) =
         if indexes.is_empty() { (Micros::ZERO, Source::NoRule) } else { (reply.at, reply.source) };
     let mut checks = Checks::distinct(checks);
-    checks.set_unmatched(*unmatched);
+    checks.unmatched = *unmatched;
     Decision::new(Arc::clone(rules), checks, Verdicts { at, source, verdicts })
 }

@@ -3,7 +3,6 @@
 //! A [`Quota`] is validated on creation, so no algorithm sees a limit of zero or a window that overflows. All numbers stay
 //! below 2^51, because Redis scripts compute in doubles and must agree with Rust to the last permit.
 
-#[cfg_attr(not(feature = "redis"), expect(dead_code, reason = "only Redis asks how a key is stored"))]
 mod algorithm;
 
 use std::time::Duration;
@@ -120,7 +119,6 @@ impl Quota {
     }
 
     /// Returns the same limit without warm-up.
-    #[cfg(feature = "redis")]
     pub(crate) fn without_warm_up(self) -> Self {
         Quota { warm_up: None, ..self }
     }
@@ -247,7 +245,6 @@ impl Quota {
     }
 
     /// Returns the instant by which all admissions up to `now` have stopped to affect decisions.
-    #[cfg(feature = "redis")]
     pub(crate) fn expired_by(&self, now: Micros) -> Micros {
         let aligned = self.algorithm.aligned_windows() > 0;
         let from = if aligned { now.get() - now.get() % self.window.get() } else { now.get() };
@@ -255,7 +252,6 @@ impl Quota {
     }
 
     /// Creates a token bucket from its refill in lowest terms, as a store has saved it.
-    #[cfg(feature = "redis")]
     pub(crate) fn bucket(permits: u64, per: u64, burst: u64) -> Option<Self> {
         let sound = permits > 0 && per > 0 && burst > 0 && gcd(permits, per) == 1;
         let units = burst.checked_mul(per).filter(|&units| sound && units <= MAX_TOTAL);

@@ -65,9 +65,7 @@ impl Rules {
             checks.len()
         );
         let mut combined = Checks::distinct(checks.into_iter());
-        if let Some(id) = requests.first().and_then(|request| request.request_id().cloned()) {
-            combined = combined.with_id(id);
-        }
+        combined.id = requests.first().and_then(|request| request.request_id().cloned());
         Ok(CombinedChecks { checks: combined, parts })
     }
 }

@@ -142,7 +142,7 @@ impl Rules {
         let mut replaced = Replaced::new();
         // Rules have different names, so their keys differ.
         let matched = self.visit_checks(request, &mut replaced, |check| checks.add(check))?;
-        checks.set_unmatched(!matched);
+        checks.unmatched = !matched;
         if !replaced.is_empty() {
             checks.retain(|check| !replaced.contains(&check.rule));
         }
@@ -157,7 +157,7 @@ impl Rules {
             }
         }
         if let Some(id) = &request.id {
-            checks.set_id(RequestId::clone(id));
+            checks.id = Some(RequestId::clone(id));
         }
         Ok(())
     }

@@ -214,7 +214,7 @@ impl<S: Store + 'static> Driver<S> {
             if without_server {
                 // The server did not answer the last call, so the waiting time counts towards the deadline.
                 let waited = inner.clock.now().since(in_flight.since);
-                in_flight.requests.iter_mut().for_each(|checks| checks.set_waited(waited));
+                in_flight.requests.iter_mut().for_each(|checks| checks.waited = waited);
             }
             let results = inner.results(&in_flight.requests).await;
             inner.record_sources(self.shard, results.iter().flatten());

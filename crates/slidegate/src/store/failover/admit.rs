@@ -25,7 +25,7 @@ impl<R: RemoteStore> Inner<R> {
             Phase::Away => return Ok(self.decide_locally(server, batch)),
             Phase::Joining => return self.admit_joining(server, batch).await,
         }
-        let waited = batch.iter().map(Checks::waited).max().unwrap_or_default();
+        let waited = batch.iter().map(|checks| checks.waited).max().unwrap_or_default();
         let mut time_left = self.node.options.deadline.saturating_sub(waited.into());
         if !server.is_identified() {
             let started = self.node.clock.now();

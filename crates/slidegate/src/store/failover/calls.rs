@@ -134,7 +134,7 @@ impl<R: RemoteStore> Inner<R> {
             CallResult::Late(call) => {
                 // A call that had less than the full deadline counts as one failure, however many requests waited for
                 // it.
-                let had_full_deadline = batch.iter().all(|checks| checks.waited() == Micros::ZERO);
+                let had_full_deadline = batch.iter().all(|checks| checks.waited == Micros::ZERO);
                 server.record_failure(
                     &self.node,
                     Fault::Timeout,

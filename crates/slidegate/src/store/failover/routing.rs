@@ -34,13 +34,11 @@ impl<R: RemoteStore> Inner<R> {
 
     /// Returns the server of all keys, if there is only one.
     fn single_server(&self, batch: &[Checks]) -> Option<ServerId> {
-        let mut servers = batch.iter().map(|checks| {
-            let mut servers = checks.as_slice().iter().map(|check| self.store.server_of(&check.key));
-            let first = servers.next()?;
-            servers.all(|server| server == first).then_some(first)
-        });
-        let first = servers.next()??;
-        servers.all(|server| server == Some(first)).then_some(first)
+        let any_empty = batch.iter().any(|checks| checks.as_slice().is_empty());
+        let checks = batch.iter().flat_map(Checks::as_slice);
+        let mut servers = checks.map(|check| self.store.server_of(&check.key));
+        let first = servers.next()?;
+        (!any_empty && servers.all(|server| server == first)).then_some(first)
     }
 
     /// Decides a batch with one concurrent call per server. Requests with keys on several servers are decided

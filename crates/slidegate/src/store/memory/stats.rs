@@ -55,9 +55,6 @@ impl MemoryStats {
         self.shared_counters += other.shared_counters;
         self.shared += other.shared;
         self.denied_full += other.denied_full;
-        self.note_bytes += other.note_bytes;
-        self.ids_dropped += other.ids_dropped;
-        self.settlements_dropped += other.settlements_dropped;
     }
 }
 

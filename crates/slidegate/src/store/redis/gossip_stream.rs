@@ -33,13 +33,8 @@ impl RedisStore {
     ) -> Result<Vec<GossipMessage>, Error> {
         let stream = self.stream(name);
         let mut add = redis::cmd("XADD");
-        add.arg(&stream)
-            .arg("MAXLEN")
-            .arg("~")
-            .arg(MAX_ENTRIES)
-            .arg("*")
-            .arg(&message.who)
-            .arg(&message.text);
+        add.arg(&stream).arg("MAXLEN").arg("~").arg(MAX_ENTRIES);
+        add.arg("*").arg(&message.who).arg(&message.text);
         let id = self.append(name, &add).await?;
         let ttl = STREAM_TTL.as_millis() as u64;
         self.query_stream::<Value>(name, redis::cmd("PEXPIRE").arg(&stream).arg(ttl)).await?;
