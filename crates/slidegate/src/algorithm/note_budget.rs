@@ -56,18 +56,14 @@ impl NoteBudget {
         if more == 0 {
             return true;
         }
-        let most = match purpose {
-            Purpose::Id => self.max / 4 * 3,
-            Purpose::Settlement => self.max,
+        let (most, dropped) = match purpose {
+            Purpose::Id => (self.max / 4 * 3, &self.ids_dropped),
+            Purpose::Settlement => (self.max, &self.settlements_dropped),
         };
         let add = |used: usize| used.checked_add(more).filter(|sum| *sum <= most);
         let fits = held.saturating_add(more) <= self.max / PER_KEY
             && self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add).is_ok();
         if !fits {
-            let dropped = match purpose {
-                Purpose::Id => &self.ids_dropped,
-                Purpose::Settlement => &self.settlements_dropped,
-            };
             dropped.fetch_add(1, Ordering::Relaxed);
         }
         fits
@@ -109,11 +105,8 @@ impl ReservedBytes {
 
     /// Adds the bytes of `other`.
     pub(super) fn add(&mut self, mut other: ReservedBytes) {
-        if self.budget.is_none() {
-            self.budget = other.budget.take();
-        } else {
-            other.budget = None;
-        }
+        let budget = other.budget.take();
+        self.budget = self.budget.take().or(budget);
         self.bytes += std::mem::take(&mut other.bytes);
     }
 

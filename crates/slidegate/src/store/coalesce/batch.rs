@@ -14,6 +14,7 @@ pub(super) type SharedResult = Result<Verdicts, Error>;
 /// Requests that share one call. The batch collects requests, is sent, and is completed with one result per request.
 pub(super) struct Batch(Mutex<State>);
 
+#[derive(Default)]
 struct State {
     /// None once the request is sent, or if its caller has gone away before.
     requests: Vec<Option<Checks>>,
@@ -41,13 +42,7 @@ pub(super) struct InFlightBatch {
 
 impl Batch {
     pub(super) fn with_first(checks: &Checks, now: Micros) -> (Arc<Batch>, Waiter) {
-        let state = State {
-            requests: vec![Some(checks.clone())],
-            since: now,
-            sent: false,
-            results: Vec::new(),
-            wakers: Vec::new(),
-        };
+        let state = State { requests: vec![Some(checks.clone())], since: now, ..State::default() };
         let batch = Arc::new(Batch(Mutex::new(state)));
         (Arc::clone(&batch), Waiter { batch, index: 0 })
     }

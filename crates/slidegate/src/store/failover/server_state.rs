@@ -62,11 +62,7 @@ impl Summary {
     const EPOCH_SHIFT: u32 = 3;
 
     fn new(machine: &Machine) -> Self {
-        let phase = match machine.phase() {
-            Phase::Direct => 0,
-            Phase::Away => 1,
-            Phase::Joining => 2,
-        };
+        let phase = machine.phase() as u64;
         let failing = if machine.failing { Self::FAILING } else { 0 };
         Summary(machine.epoch << Self::EPOCH_SHIFT | failing | phase)
     }

@@ -147,7 +147,7 @@ impl Machine {
             Event::Answered => {
                 if before != Phase::Away {
                     self.failing = false;
-                    self.state.set_failures(0);
+                    self.state.failures().into_iter().for_each(|failures| *failures = 0);
                 }
                 None
             }
@@ -226,7 +226,7 @@ impl Machine {
             _ => self.state.failures()?.saturating_add(decisions),
         };
         if failures < options.failures {
-            self.state.set_failures(failures);
+            self.state.failures().into_iter().for_each(|counted| *counted = failures);
             return None;
         }
         let calls_server = self.phase() != Phase::Away;
@@ -309,21 +309,12 @@ impl State {
     }
 
     /// Returns the failed calls in a row; none if calls are not counted, because the server is given up.
-    fn failures(&self) -> Option<u32> {
-        match *self {
+    fn failures(&mut self) -> Option<&mut u32> {
+        match self {
             State::Direct { failures }
             | State::WritingBack { failures }
             | State::Joining { failures, .. } => Some(failures),
             State::Open { .. } | State::HalfOpen { .. } => None,
-        }
-    }
-
-    fn set_failures(&mut self, to: u32) {
-        if let State::Direct { failures }
-        | State::WritingBack { failures }
-        | State::Joining { failures, .. } = self
-        {
-            *failures = to;
         }
     }
 }

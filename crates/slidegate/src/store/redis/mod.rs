@@ -57,7 +57,7 @@ pub use self::options::{
 use self::script::{Arguments, Parts, SETTLE_SCRIPT, admit_script};
 use self::server::Call;
 use self::topology::{ShardId, Topology};
-use self::transaction::Transactions;
+use self::transaction::KeyLocks;
 use super::give_back_singly;
 use super::remote::{FIRST_RESTORED_SEQ, RemoteStore, ServerId};
 use crate::{
@@ -88,7 +88,7 @@ pub struct RedisStore {
 struct Inner {
     topology: Topology,
     address: String,
-    transactions: Transactions,
+    key_locks: KeyLocks,
     mode: RedisMode,
     names: Names,
     expiry: Expiry,
@@ -109,7 +109,7 @@ impl RedisStore {
             inner: Arc::new(Inner {
                 topology: Topology::new(options)?,
                 address: options.address(),
-                transactions: Transactions::default(),
+                key_locks: std::array::from_fn(|_| Default::default()),
                 mode: options.mode,
                 names: Names::new(&options.prefix),
                 expiry: Expiry::new(options),

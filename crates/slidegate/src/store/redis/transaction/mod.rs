@@ -37,19 +37,8 @@ const MAX_ATTEMPTS: u32 = 100;
 /// Attempts without back-off; later ones wait a little.
 const IMMEDIATE_ATTEMPTS: u32 = 4;
 
-/// Number of locks: callers of one key in one process go one after the other.
-const KEY_LOCKS: usize = 64;
-
 /// Locks by hash of the key, so that callers of one key in one process go one after the other.
-pub(super) struct Transactions {
-    key_locks: [tokio::sync::Mutex<()>; KEY_LOCKS],
-}
-
-impl Default for Transactions {
-    fn default() -> Self {
-        Transactions { key_locks: std::array::from_fn(|_| tokio::sync::Mutex::new(())) }
-    }
-}
+pub(super) type KeyLocks = [tokio::sync::Mutex<()>; 64];
 
 /// Work of one transaction.
 #[derive(Clone, Copy)]
@@ -88,7 +77,7 @@ impl Inner {
         keys: &[&Key],
         work: Work<'_>,
     ) -> Result<TransactionResult, Error> {
-        let _locks = self.transactions.lock_keys(keys).await;
+        let _locks = lock_keys(&self.key_locks, keys).await;
         let mut route = self.topology.route(shard);
         loop {
             let server = route.server().await?;
@@ -166,17 +155,15 @@ impl Inner {
     }
 }
 
-impl Transactions {
-    async fn lock_keys(&self, keys: &[&Key]) -> Vec<MutexGuard<'_, ()>> {
-        let mut indexes: Vec<usize> = keys.iter().map(|key| key.hash() as usize % KEY_LOCKS).collect();
-        indexes.sort_unstable();
-        indexes.dedup();
-        let mut guards = Vec::with_capacity(indexes.len());
-        for index in indexes {
-            guards.push(self.key_locks[index].lock().await);
-        }
-        guards
+async fn lock_keys<'l>(key_locks: &'l KeyLocks, keys: &[&Key]) -> Vec<MutexGuard<'l, ()>> {
+    let mut indexes: Vec<usize> = keys.iter().map(|key| key.hash() as usize % key_locks.len()).collect();
+    indexes.sort_unstable();
+    indexes.dedup();
+    let mut guards = Vec::with_capacity(indexes.len());
+    for index in indexes {
+        guards.push(key_locks[index].lock().await);
     }
+    guards
 }
 
 /// Commits if no other client changed a watched key; also when there is nothing to write, to find out.
