@@ -32,6 +32,17 @@ macro_rules! forward {
     };
 }
 
+/// Implements `Clone` for a store: all clones share its state.
+macro_rules! share_by_clone {
+    ($name:ident<$parameter:ident $(: $bound:path)?>) => {
+        impl<$parameter $(: $bound)?> Clone for $name<$parameter> {
+            fn clone(&self) -> Self {
+                $name { inner: Arc::clone(&self.inner) }
+            }
+        }
+    };
+}
+
 #[cfg(feature = "redis")]
 pub(crate) mod coalesce;
 pub(crate) mod deny_cache;

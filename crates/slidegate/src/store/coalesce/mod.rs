@@ -114,11 +114,7 @@ impl<S: Store + 'static> Coalesce<S> {
     }
 }
 
-impl<S> Clone for Coalesce<S> {
-    fn clone(&self) -> Self {
-        Coalesce { inner: Arc::clone(&self.inner) }
-    }
-}
+share_by_clone!(Coalesce<S>);
 
 /// Decision on when a request is sent.
 enum Dispatch {

@@ -113,11 +113,7 @@ impl<S: Store> DenyCache<S> {
     }
 }
 
-impl<S> Clone for DenyCache<S> {
-    fn clone(&self) -> Self {
-        DenyCache { inner: Arc::clone(&self.inner) }
-    }
-}
+share_by_clone!(DenyCache<S>);
 
 impl Denials {
     fn free_count(&self, key: &Key) -> &AtomicU64 {

@@ -64,11 +64,7 @@ pub struct Failover<R: RemoteStore = RedisStore> {
     inner: Arc<Inner<R>>,
 }
 
-impl<R: RemoteStore> Clone for Failover<R> {
-    fn clone(&self) -> Self {
-        Failover { inner: Arc::clone(&self.inner) }
-    }
-}
+share_by_clone!(Failover<R: RemoteStore>);
 
 struct Inner<R> {
     store: R,

@@ -146,11 +146,7 @@ impl<S: Store + 'static> Lease<S> {
     }
 }
 
-impl<S> Clone for Lease<S> {
-    fn clone(&self) -> Self {
-        Lease { inner: Arc::clone(&self.inner) }
-    }
-}
+share_by_clone!(Lease<S>);
 
 impl<S: Store + 'static> Inner<S> {
     /// Registers for resets by other nodes before the first block is taken.

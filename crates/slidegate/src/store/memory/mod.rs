@@ -107,11 +107,7 @@ impl Default for MemoryStore {
     }
 }
 
-impl<C: Clock> Clone for MemoryStore<C> {
-    fn clone(&self) -> Self {
-        MemoryStore { inner: Arc::clone(&self.inner) }
-    }
-}
+share_by_clone!(MemoryStore<C: Clock>);
 
 impl<C: Clock> MemoryStore<C> {
     /// Creates a store with the given clock and without a background sweep: see [`MemoryStore::sweep`].
