@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::SnapshotCounts;
-use super::idempotency::Notes;
+use super::idempotency::{FORGET_STEP, Notes};
 use super::ids::ScopedId;
 use super::note_budget::NoteBudget;
 use super::state::COUNT_BITS;
@@ -140,7 +140,7 @@ impl<C: Counter> View<'_, C> {
     /// Forgets notes whose admissions have left for good: the time of a key never runs back before its last instant.
     fn expire_notes(&mut self) {
         if let Some(notes) = self.notes {
-            notes.forget(|at| self.counter.left(at, *self.last));
+            notes.forget(|at| self.counter.left(at, *self.last), FORGET_STEP);
         }
     }
 

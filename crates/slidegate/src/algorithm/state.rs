@@ -308,7 +308,7 @@ impl State {
     pub(crate) fn forget_notes(&mut self, now: Micros, most: usize) {
         let Some(notes) = &mut self.notes else { return };
         let now = now.max(self.last);
-        with_counter!(&self.kind, counter => notes.forget_some(|at| counter.left(at, now), most));
+        with_counter!(&self.kind, counter => notes.forget(|at| counter.left(at, now), most));
     }
 
     /// Frees memory that is no longer needed after a burst.

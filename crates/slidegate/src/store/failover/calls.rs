@@ -168,10 +168,8 @@ impl<R: RemoteStore> Inner<R> {
     pub(super) async fn call(&self, batch: &[Checks], time_left: Duration) -> CallResult {
         let Ok(permit) = Arc::clone(&self.in_flight).try_acquire_owned() else {
             self.overloaded.fetch_add(1, Ordering::Relaxed);
-            let message = format!(
-                "{} calls to the store are in flight: raise max-in-flight",
-                self.node.options.max_in_flight
-            );
+            let max = self.node.options.max_in_flight;
+            let message = format!("{max} calls to the store are in flight: raise max-in-flight");
             return CallResult::Failed(Error::store(Fault::Overloaded, message));
         };
         let mut call: Call = Box::pin(admit(self.store.clone(), batch.into(), permit));

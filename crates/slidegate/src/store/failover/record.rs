@@ -44,10 +44,8 @@ impl Record {
 
     /// Returns the instant that an admission counts from.
     pub(super) fn counted_from(&self, entry: Entry) -> Micros {
-        self.extensions
-            .as_ref()
-            .and_then(|extensions| extensions.find((entry.at, entry.seq)))
-            .unwrap_or(entry.at)
+        let extensions = self.extensions.as_ref();
+        extensions.and_then(|known| known.find((entry.at, entry.seq))).unwrap_or(entry.at)
     }
 
     /// Returns the instant up to which admissions have expired by `now`.

@@ -163,17 +163,12 @@ impl<C: Clock> MemoryStore<C> {
     ///   twice or not at all.
     pub fn stats(&self) -> MemoryStats {
         let mut stats = MemoryStats::default();
-        self.inner.in_turns(|shard, count: &mut ShardCount| match count.step(shard) {
-            Some(counted) => {
-                stats.add(counted);
-                false
-            }
-            None => true,
+        self.inner.in_turns(|shard, count: &mut ShardCount| {
+            let counted = count.step(shard);
+            counted.into_iter().for_each(|counted| stats.add(counted));
+            counted.is_none()
         });
-        let notes = &self.inner.notes;
-        stats.note_bytes = notes.used();
-        stats.ids_dropped = notes.ids_dropped();
-        stats.settlements_dropped = notes.settlements_dropped();
+        (stats.note_bytes, stats.ids_dropped, stats.settlements_dropped) = self.inner.notes.counts();
         stats
     }
 }

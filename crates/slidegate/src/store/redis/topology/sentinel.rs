@@ -69,9 +69,9 @@ impl Sentinel {
             match self.query_one(client).await {
                 Ok(Some(found)) => return Ok(found),
                 Ok(None) => {
+                    let master = &self.master;
                     let message = format!(
-                        "the sentinel at {address} does not know `{}`: correct sentinel.master",
-                        self.master
+                        "the sentinel at {address} does not know `{master}`: correct sentinel.master"
                     );
                     last = Some(Error::store(Fault::Unreachable, message));
                 }
