@@ -40,17 +40,10 @@ const IMMEDIATE_ATTEMPTS: u32 = 4;
 /// Locks by hash of the key, so that callers of one key in one process go one after the other.
 pub(super) type KeyLocks = [tokio::sync::Mutex<()>; 64];
 
-/// Work of one transaction.
-#[derive(Clone, Copy)]
+/// Work of one transaction, and the place of its result.
 enum Work<'a> {
-    Admit(&'a [Checks], &'a [&'a Key]),
-    Settle(&'a [Settlement]),
-}
-
-/// Result of one transaction.
-enum TransactionResult {
-    Admitted(BatchVerdicts),
-    Settled(Receipt),
+    Admit(&'a [Checks], &'a [&'a Key], &'a mut BatchVerdicts),
+    Settle(&'a [Settlement], &'a mut Receipt),
 }
 
 /// Reason why an attempt did not succeed.
@@ -71,48 +64,40 @@ impl From<RedisError> for AttemptError {
 
 impl Inner {
     /// Follows the keys to the server that has them.
-    async fn attempt(
-        &self,
-        shard: ShardId,
-        keys: &[&Key],
-        work: Work<'_>,
-    ) -> Result<TransactionResult, Error> {
+    async fn attempt(&self, shard: ShardId, keys: &[&Key], mut work: Work<'_>) -> Result<(), Error> {
         let _locks = lock_keys(&self.key_locks, keys).await;
         let mut route = self.topology.route(shard);
         loop {
             let server = route.server().await?;
-            match self.attempt_at(&server, work).await {
-                Ok(done) => return Ok(done),
+            match self.attempt_at(&server, &mut work).await {
+                Ok(()) => return Ok(()),
                 Err(error) => route.prepare_retry(error).await?,
             }
         }
     }
 
     /// Repeats attempts until one succeeds, fails, or there were too many conflicts.
-    async fn attempt_at(
-        &self,
-        server: &Server,
-        work: Work<'_>,
-    ) -> Result<TransactionResult, server::CallError> {
+    async fn attempt_at(&self, server: &Server, work: &mut Work<'_>) -> Result<(), server::CallError> {
         let failed = server::CallError::Failed;
         let _permit = server.connections.permit().await.map_err(failed)?;
         let (mut read_whole, mut conflicts) = (Vec::new(), 0);
         while conflicts < MAX_ATTEMPTS {
             let mut dedicated = server.take_connection(Purpose::Decide).await.map_err(failed)?;
+            let connection = &mut dedicated.connection;
             let done = match work {
-                Work::Admit(batch, keys) => self
-                    .try_admit(&mut dedicated.connection, batch, keys, &read_whole)
-                    .await
-                    .map(TransactionResult::Admitted),
-                Work::Settle(settlements) => self
-                    .try_settle(&mut dedicated.connection, settlements, &read_whole)
-                    .await
-                    .map(TransactionResult::Settled),
+                Work::Admit(batch, keys, batch_verdicts) => {
+                    let admitted = self.try_admit(connection, batch, keys, &read_whole).await;
+                    admitted.map(|admitted| **batch_verdicts = admitted)
+                }
+                Work::Settle(settlements, receipt) => {
+                    let settled = self.try_settle(connection, settlements, &read_whole).await;
+                    settled.map(|settled| **receipt = settled)
+                }
             };
             match done {
-                Ok(done) => {
+                Ok(()) => {
                     server.return_connection(dedicated);
-                    return Ok(done);
+                    return Ok(());
                 }
                 Err(AttemptError::Failed(error)) => {
                     let explained = explain(&error, &dedicated.address);

@@ -5,11 +5,11 @@ use redis::aio::MultiplexedConnection;
 
 use super::key_state::KeyState;
 use super::load::{load, newest_besides, note_name};
-use super::{AttemptError, TransactionResult, Work, commit};
+use super::{AttemptError, Work, commit};
+use crate::store::redis::Inner;
 use crate::store::redis::layout::{FIRST_ID_SEQ, id_note_of};
 use crate::store::redis::topology::ShardId;
 use crate::store::redis::zset_snapshot::ZsetEntry;
-use crate::store::redis::{Inner, bad_reply};
 use crate::{Correction, Entry, Error, Key, Micros, Receipt, Settled, Settlement};
 
 impl Inner {
@@ -25,10 +25,8 @@ impl Inner {
             let twice = (1..rest.len()).find(|&i| rest[..i].iter().any(|other| other.key == rest[i].key));
             let (now, later) = rest.split_at(twice.unwrap_or(rest.len()));
             let keys: Vec<&Key> = now.iter().map(|settlement| &settlement.key).collect();
-            let TransactionResult::Settled(part) = self.attempt(shard, &keys, Work::Settle(now)).await?
-            else {
-                return Err(bad_reply());
-            };
+            let mut part = Receipt { at: Micros::ZERO, settled: Vec::new() };
+            self.attempt(shard, &keys, Work::Settle(now, &mut part)).await?;
             receipt.at = part.at;
             receipt.settled.extend(part.settled);
             rest = later;
