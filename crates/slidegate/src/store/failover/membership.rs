@@ -109,12 +109,11 @@ impl Membership {
 
     /// Removes the nodes that are gone for so long that their messages can be deleted, and returns their names.
     pub(super) fn remove_expired(&mut self, now: Micros) -> Vec<String> {
-        let (expired, peers) = std::mem::take(&mut self.peers)
-            .into_iter()
-            .partition(|(_, peer)| !peer.alive && now.since(peer.changed_at) > RETENTION);
-        self.peers = peers;
-        let expired: BTreeMap<String, Peer> = expired;
-        expired.into_keys().collect()
+        let is_expired = |peer: &Peer| !peer.alive && now.since(peer.changed_at) > RETENTION;
+        let expired = self.peers.iter().filter(|(_, peer)| is_expired(peer));
+        let names = expired.map(|(name, _)| name.clone()).collect();
+        self.peers.retain(|_, peer| !is_expired(peer));
+        names
     }
 
     /// Returns whether all live nodes have written back to the server with this run id. A message counts only if it

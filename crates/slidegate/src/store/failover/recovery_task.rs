@@ -224,12 +224,7 @@ async fn write_snapshot<R: RemoteStore>(
         let (now, earliest) = (server.latest_now(&inner.node), server.earliest_now(&inner.node));
         let pending = inner.journal.snapshot_step(step, is_ours, lost, now, earliest);
         write(inner, server, identity, true, &pending).await?;
-        for pending in &pending {
-            match pending.quota.algorithm().refills() {
-                true => inner.journal.mark_bucket_written(&pending.key, now),
-                false => inner.journal.mark_written(pending),
-            }
-        }
+        pending.iter().for_each(|pending| inner.journal.mark_written(pending, now));
     }
     Ok(())
 }
