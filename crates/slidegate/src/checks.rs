@@ -14,12 +14,12 @@ use crate::{Error, Key, Micros, Quota};
 #[derive(Clone, Debug)]
 pub struct Checks {
     checks: SmallVec<[Check; 1]>,
-    id: Option<RequestId>,
+    pub(crate) id: Option<RequestId>,
     peek: bool,
     /// True if no rule matches the request.
-    unmatched: bool,
-    #[cfg_attr(not(feature = "redis"), expect(dead_code))]
-    waited: Micros,
+    pub(crate) unmatched: bool,
+    /// Time that the request has waited for another call, which its deadline includes.
+    pub(crate) waited: Micros,
 }
 
 /// One key, its quota, and the cost of this request.
@@ -92,12 +92,7 @@ impl Checks {
             if check.cost > MAX_LIMIT {
                 return Err(too_many_permits(check.cost));
             }
-            if !keys.insert(&check.key) {
-                return Err(Error::invalid(format!(
-                    "two checks of one request have the key `{}`",
-                    check.key
-                )));
-            }
+            ensure!(keys.insert(&check.key), "two checks of one request have the key `{}`", check.key);
         }
         Ok(new_checks)
     }
@@ -108,13 +103,7 @@ impl Checks {
         if check.cost > MAX_LIMIT {
             return Err(too_many_permits(check.cost));
         }
-        Ok(Checks {
-            checks: SmallVec::from_buf([check]),
-            id: None,
-            peek: false,
-            unmatched: false,
-            waited: Micros::ZERO,
-        })
+        Ok(Checks { checks: SmallVec::from_buf([check]), ..Checks::empty() })
     }
 
     /// Creates an empty list of checks.
@@ -140,7 +129,6 @@ impl Checks {
     }
 
     /// Returns the same request with other checks. The caller guarantees that their keys differ.
-    #[cfg(feature = "redis")]
     pub(crate) fn with_checks(&self, checks: impl Iterator<Item = Check>) -> Self {
         let checks = checks.collect();
         Checks { checks, id: self.id.clone(), peek: self.peek, unmatched: false, waited: self.waited }
@@ -149,12 +137,8 @@ impl Checks {
     /// Sets the request id: a retry with the same id is not charged again.
     #[must_use]
     pub fn with_id(mut self, id: RequestId) -> Self {
-        self.set_id(id);
-        self
-    }
-
-    pub(crate) fn set_id(&mut self, id: RequestId) {
         self.id = Some(id);
+        self
     }
 
     /// Makes this a peek: the store evaluates the checks and records nothing.
@@ -181,28 +165,6 @@ impl Checks {
     pub fn is_peek(&self) -> bool {
         self.peek
     }
-
-    #[inline]
-    pub(crate) fn set_unmatched(&mut self, unmatched: bool) {
-        self.unmatched = unmatched;
-    }
-
-    /// Returns true if no rule matches the request.
-    #[inline]
-    pub(crate) fn is_unmatched(&self) -> bool {
-        self.unmatched
-    }
-
-    /// Part of the time budget of [`Failover`](crate::Failover) that is already used.
-    #[cfg(feature = "redis")]
-    pub(crate) fn waited(&self) -> Micros {
-        self.waited
-    }
-
-    #[cfg(feature = "redis")]
-    pub(crate) fn set_waited(&mut self, waited: Micros) {
-        self.waited = waited;
-    }
 }
 
 #[cold]
@@ -225,9 +187,8 @@ impl RequestId {
     /// Validates an id.
     pub fn new(id: &str) -> Result<Self, Error> {
         let allowed = |b: u8| b.is_ascii_alphanumeric() || b"._:-".contains(&b);
-        if id.is_empty() || id.len() > MAX_ID || !id.bytes().all(allowed) {
-            return Err(Error::invalid(format!("id must be 1 to {MAX_ID} letters, digits or any of `._:-`")));
-        }
+        let valid = (1..=MAX_ID).contains(&id.len()) && id.bytes().all(allowed);
+        ensure!(valid, "id must be 1 to {MAX_ID} letters, digits or any of `._:-`");
         Ok(RequestId(id.into()))
     }
 

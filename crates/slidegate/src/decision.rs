@@ -51,12 +51,12 @@ impl Decision {
 
     /// Returns the policy for requests that no rule matches, if this is such a request; `None` if a rule matches.
     pub fn unmatched(&self) -> Option<Unmatched> {
-        self.checks.is_unmatched().then(|| self.rules.unmatched())
+        self.checks.unmatched.then(|| self.rules.unmatched())
     }
 
     #[inline]
     fn denied_as_unmatched(&self) -> bool {
-        self.checks.is_unmatched() && self.rules.unmatched() == Unmatched::Deny
+        self.checks.unmatched && self.rules.unmatched() == Unmatched::Deny
     }
 
     /// Returns the first rule that denied, in the order of the rules. Also `None` if the request was denied because no rule

@@ -2,6 +2,26 @@
 
 use std::fmt;
 
+/// Returns an error with this message from the function unless the condition holds.
+macro_rules! ensure {
+    ($holds:expr, $($message:tt)+) => {
+        if !$holds {
+            return Err($crate::Error::invalid(std::fmt::format(format_args!($($message)+))));
+        }
+    };
+}
+
+/// Returns an error that names the value unless it is from `min` to `max`.
+pub(crate) fn check_between<T: Copy + PartialOrd + fmt::Display>(
+    name: &str,
+    value: T,
+    min: T,
+    max: T,
+) -> Result<(), Error> {
+    ensure!((min..=max).contains(&value), "{name} must be between {min} and {max}, not {value}");
+    Ok(())
+}
+
 /// Error with a message that states the problem, the place and the fix.
 ///
 /// The kinds are private so that kinds can be added. Use the predicates to tell them apart.
@@ -17,86 +37,43 @@ enum Kind {
     Store { fault: Fault, message: String },
 }
 
-/// Reason why a store could not decide.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum Fault {
-    /// The store could not be reached; nothing was sent.
-    Unreachable,
-    /// The connection broke before the reply arrived: the outcome is unknown.
-    Lost,
-    /// No reply arrived in time: the outcome is unknown.
-    Timeout,
-    /// More calls are in flight than are allowed; nothing was sent.
-    Overloaded,
-    /// The store is busy with a long script.
-    Busy,
-    /// The store is loading its data.
-    Loading,
-    /// The store is a read-only replica.
-    ReadOnly,
-    /// The memory of the store is full.
-    OutOfMemory,
-    /// The store requires a password, rejects the configured one, or does not permit a command.
-    NotAllowed,
-    /// A key of this crate holds data of another type.
-    WrongType,
-    /// The cluster is not healthy, or one of its nodes was addressed as a single server.
-    Cluster,
-    /// The server is not the one that counted before, and the journal is not yet written back; nothing was sent.
-    Restarted,
-    /// Other clients changed the same keys again and again; nothing was written.
-    Conflict,
-    /// A key has more expired entries than a few calls may remove; nothing was charged. The next call continues.
-    Trimming,
-    /// The store sent a reply that violates the protocol.
-    Protocol,
-    /// Any other fault.
-    Other,
-}
-
-impl Fault {
-    /// All faults, in the order of their declaration.
-    #[cfg(feature = "redis")]
-    pub(crate) const ALL: [Fault; 16] = [
-        Fault::Unreachable,
-        Fault::Lost,
-        Fault::Timeout,
-        Fault::Overloaded,
-        Fault::Busy,
-        Fault::Loading,
-        Fault::ReadOnly,
-        Fault::OutOfMemory,
-        Fault::NotAllowed,
-        Fault::WrongType,
-        Fault::Cluster,
-        Fault::Restarted,
-        Fault::Conflict,
-        Fault::Trimming,
-        Fault::Protocol,
-        Fault::Other,
-    ];
-
-    /// Returns the name used in metrics.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Fault::Unreachable => "unreachable",
-            Fault::Lost => "lost",
-            Fault::Timeout => "timeout",
-            Fault::Overloaded => "overloaded",
-            Fault::Busy => "busy",
-            Fault::Loading => "loading",
-            Fault::ReadOnly => "read-only",
-            Fault::OutOfMemory => "out-of-memory",
-            Fault::NotAllowed => "not-allowed",
-            Fault::WrongType => "wrong-type",
-            Fault::Cluster => "cluster",
-            Fault::Restarted => "restarted",
-            Fault::Conflict => "conflict",
-            Fault::Trimming => "trimming",
-            Fault::Protocol => "protocol",
-            Fault::Other => "other",
-        }
+crate::words! {
+    /// Reason why a store could not decide.
+    #[derive(Hash)]
+    #[non_exhaustive]
+    pub enum Fault {
+        /// The store could not be reached; nothing was sent.
+        Unreachable = "unreachable",
+        /// The connection broke before the reply arrived: the outcome is unknown.
+        Lost = "lost",
+        /// No reply arrived in time: the outcome is unknown.
+        Timeout = "timeout",
+        /// More calls are in flight than are allowed; nothing was sent.
+        Overloaded = "overloaded",
+        /// The store is busy with a long script.
+        Busy = "busy",
+        /// The store is loading its data.
+        Loading = "loading",
+        /// The store is a read-only replica.
+        ReadOnly = "read-only",
+        /// The memory of the store is full.
+        OutOfMemory = "out-of-memory",
+        /// The store requires a password, rejects the configured one, or does not permit a command.
+        NotAllowed = "not-allowed",
+        /// A key of this crate holds data of another type.
+        WrongType = "wrong-type",
+        /// The cluster is not healthy, or one of its nodes was addressed as a single server.
+        Cluster = "cluster",
+        /// The server is not the one that counted before, and the journal is not yet written back; nothing was sent.
+        Restarted = "restarted",
+        /// Other clients changed the same keys again and again; nothing was written.
+        Conflict = "conflict",
+        /// A key has more expired entries than a few calls may remove; nothing was charged. The next call continues.
+        Trimming = "trimming",
+        /// The store sent a reply that violates the protocol.
+        Protocol = "protocol",
+        /// Any other fault.
+        Other = "other",
     }
 }
 
@@ -215,13 +192,8 @@ impl fmt::Display for Error {
         match &*self.0 {
             Kind::Invalid(message) | Kind::Store { message, .. } => f.write_str(message),
             Kind::File(problems) => {
-                for (i, problem) in problems.iter().enumerate() {
-                    if i > 0 {
-                        f.write_str("\n")?;
-                    }
-                    problem.fmt(f)?;
-                }
-                Ok(())
+                let lines: Vec<String> = problems.iter().map(Problem::to_string).collect();
+                f.write_str(&lines.join("\n"))
             }
             Kind::TooManyChecks { max } => {
                 write!(

@@ -222,20 +222,12 @@ impl fmt::Display for Key {
 
 fn write_attribute(text: &mut CompactString, name: &str, value: &str) {
     write_name(text, name);
-    write_value(text, value);
+    Digests::default().write_value(text, value);
 }
 
 fn write_name(text: &mut CompactString, name: &str) {
     escape(text, name);
     text.push('=');
-}
-
-fn write_value(text: &mut CompactString, value: &str) {
-    if value.len() > MAX_PLAIN_VALUE {
-        write_digest(text, digest(value));
-    } else {
-        escape(text, value);
-    }
 }
 
 /// Bytes that are never escaped, wherever they stand.

@@ -49,6 +49,7 @@
 //! |---|---|---|
 //! | 0 | `error` | [`Error`], [`Fault`] (the reason why a store could not decide), [`Problem`] (one mistake in a file). |
 //! | 0 | `key` | [`Key`]: the injective text that names a counter. |
+//! | 0 | `words` | Enums whose variants are words in files and replies. |
 //! | 1 | `common` | [`Clock`], [`SystemClock`], [`ManualClock`] for tests, [`Micros`], YAML with line numbers, declared sections of files, path spelling. |
 //! | 2 | `dynamic` | Limits that change while they run: [`WarmUp`] after a cold start, [`Adaptive`] by load. |
 //! | 2 | `settlement` | [`Settlement`]: the correction of a past admission. |
@@ -82,14 +83,17 @@
 
 #![forbid(unsafe_code)]
 #![warn(clippy::print_stdout, clippy::print_stderr)]
+#[macro_use]
+mod error;
+
 pub(crate) mod adaptive_controller;
 mod common;
 mod dynamic;
 
+#[cfg_attr(not(feature = "redis"), allow(dead_code, reason = "only the store in Redis uses all of it"))]
 pub mod algorithm;
 mod checks;
 mod decision;
-mod error;
 #[cfg(all(fuzzing, feature = "redis"))]
 #[doc(hidden)]
 pub mod fuzzing;
@@ -98,6 +102,7 @@ pub mod guide;
 pub mod http;
 mod key;
 mod limiter;
+#[cfg_attr(not(feature = "redis"), allow(dead_code, reason = "only the store in Redis uses all of it"))]
 mod quota;
 #[cfg(feature = "redis")]
 pub mod remote {
@@ -113,6 +118,8 @@ pub mod store;
 #[cfg(feature = "tower")]
 pub mod tower;
 mod verdict;
+#[doc(hidden)]
+pub mod words;
 
 pub mod adaptive {
     //! Parts of adaptive limits: the load that is read, and the policy that computes a factor from it.
@@ -162,8 +169,6 @@ pub use crate::common::micros::Micros;
 #[cfg(feature = "yaml")]
 #[doc(hidden)]
 pub use crate::common::section;
-#[doc(hidden)]
-pub use crate::common::words;
 #[cfg(feature = "yaml")]
 pub use crate::common::yaml;
 pub use crate::decision::{Decision, Limit};

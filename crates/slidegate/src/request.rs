@@ -226,18 +226,13 @@ impl<'a> From<&'a String> for Request<'a> {
 
 /// Checks the bounds of attributes. All protocols rely on it: untrusted input is bounded before any rule sees it.
 pub(crate) fn check_attributes(attributes: &[(&str, &str)]) -> Result<(), Error> {
-    if attributes.len() > MAX_ATTRIBUTES {
-        let n = attributes.len();
-        return Err(Error::invalid(format!(
-            "a request may have at most {MAX_ATTRIBUTES} attributes, not {n}"
-        )));
-    }
+    let n = attributes.len();
+    ensure!(n <= MAX_ATTRIBUTES, "a request may have at most {MAX_ATTRIBUTES} attributes, not {n}");
     for (i, (name, value)) in attributes.iter().enumerate() {
         check_name(name)?;
         check_value(&format_args!("attribute `{name}`"), value)?;
-        if attributes[..i].iter().any(|(other, _)| other == name) {
-            return Err(Error::invalid(format!("attribute `{name}` is given twice")));
-        }
+        let first = attributes[..i].iter().all(|(other, _)| other != name);
+        ensure!(first, "attribute `{name}` is given twice");
     }
     Ok(())
 }
@@ -245,21 +240,14 @@ pub(crate) fn check_attributes(attributes: &[(&str, &str)]) -> Result<(), Error>
 /// Checks an attribute name: letters, digits, `_`, `-` and `.`.
 pub(crate) fn check_name(name: &str) -> Result<(), Error> {
     let allowed = |b: u8| b.is_ascii_alphanumeric() || b"_-.".contains(&b);
-    if name.is_empty() || name.len() > MAX_NAME || !name.bytes().all(allowed) {
-        return Err(Error::invalid(format!(
-            "an attribute name must be 1 to {MAX_NAME} letters, digits or any of `_-.`"
-        )));
-    }
+    let valid = (1..=MAX_NAME).contains(&name.len()) && name.bytes().all(allowed);
+    ensure!(valid, "an attribute name must be 1 to {MAX_NAME} letters, digits or any of `_-.`");
     Ok(())
 }
 
 pub(crate) fn check_value(what: &dyn fmt::Display, value: &str) -> Result<(), Error> {
-    if value.is_empty() {
-        return Err(Error::invalid(format!("{what} is empty: leave it out instead")));
-    }
-    if value.len() > MAX_VALUE {
-        let n = value.len();
-        return Err(Error::invalid(format!("{what} has {n} bytes; at most {MAX_VALUE} are accepted")));
-    }
+    let n = value.len();
+    ensure!(n > 0, "{what} is empty: leave it out instead");
+    ensure!(n <= MAX_VALUE, "{what} has {n} bytes; at most {MAX_VALUE} are accepted");
     Ok(())
 }

@@ -159,5 +159,5 @@ impl AdaptiveController {
 }
 
 fn adapting(rules: &Rules) -> impl Iterator<Item = (&str, &AdaptiveState)> {
-    rules.iter().filter_map(|rule| Some((rule.name(), rule.adapting()?)))
+    rules.iter().filter_map(|rule| Some((rule.name(), rule.adapting.as_ref()?)))
 }

@@ -106,13 +106,9 @@ impl fmt::Display for Discrepancy {
             Discrepancy::ShortExpiry { expires_after, needed } => {
                 write!(f, "the key expires in {expires_after}, but counts for {needed}")
             }
-            Discrepancy::Newest { stored, counted } => {
-                let (stored, counted) = (stored.get(), counted.get());
-                write!(f, "the stored time of the newest entry is {stored} us, but it is {counted} us")
-            }
-            Discrepancy::Oldest { stored, counted } => {
-                let (stored, counted) = (stored.get(), counted.get());
-                write!(f, "the stored time of the oldest entry is {stored} us, but it is {counted} us")
+            Discrepancy::Newest { stored, counted } | Discrepancy::Oldest { stored, counted } => {
+                let (end, stored, counted) = (self.as_str(), stored.get(), counted.get());
+                write!(f, "the stored time of the {end} entry is {stored} us, but it is {counted} us")
             }
             Discrepancy::Costs => {
                 f.write_str("the header says that all entries cost the same, but they do not")

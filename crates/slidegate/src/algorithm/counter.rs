@@ -2,9 +2,8 @@
 
 use std::sync::Arc;
 
-#[cfg(feature = "redis")]
 use super::SnapshotCounts;
-use super::idempotency::Notes;
+use super::idempotency::{FORGET_STEP, Notes};
 use super::ids::ScopedId;
 use super::note_budget::NoteBudget;
 use super::state::COUNT_BITS;
@@ -76,15 +75,12 @@ pub(super) trait Counter {
     fn suits(&self, quota: &Quota) -> bool;
 
     /// Returns the stored form of the counter.
-    #[cfg(feature = "redis")]
     fn snapshot(&self) -> SnapshotCounts;
 
     /// Replaces the counts by those of a counter that last changed at `last`.
-    #[cfg(feature = "redis")]
     fn restore(&mut self, last: Micros, counts: &SnapshotCounts);
 
     /// Instant up to which no admission affects decisions any more, if the counter has no entries.
-    #[cfg(feature = "redis")]
     fn gone_until(&self) -> Micros {
         Micros::ZERO
     }
@@ -144,7 +140,7 @@ impl<C: Counter> View<'_, C> {
     /// Forgets notes whose admissions have left for good: the time of a key never runs back before its last instant.
     fn expire_notes(&mut self) {
         if let Some(notes) = self.notes {
-            notes.forget(|at| self.counter.left(at, *self.last));
+            notes.forget(|at| self.counter.left(at, *self.last), FORGET_STEP);
         }
     }
 
@@ -375,7 +371,6 @@ impl<C: Counter> View<'_, C> {
         *self.last = now;
     }
 
-    #[cfg(feature = "redis")]
     pub(super) fn postpone(mut self, now: Micros, entry: Entry) {
         if self.counter.amend(entry, 0) {
             let now = self.advance(now);
@@ -383,7 +378,6 @@ impl<C: Counter> View<'_, C> {
         }
     }
 
-    #[cfg(feature = "redis")]
     pub(super) fn count_again(self, now: Micros, cost: u64) {
         self.counter.add(now, cost);
         *self.last = now;

@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 
 use super::note_budget::NoteBudget;
 use super::{CheckInput, Evaluation, Recording};
-use crate::{Checks, Entry, Micros, Outcome, Precision, Source, State, Verdict, Verdicts};
+use crate::{Checks, Micros, Outcome, Precision, Source, State, Verdict, Verdicts};
 
 /// Source of the states for checks: the shards of the memory store, or the map of a test oracle.
 pub trait States {
@@ -98,13 +98,7 @@ fn input<'a>(checks: &'a Checks, i: usize, budget: Option<&'a Arc<NoteBudget>>) 
 /// Verdict of a store that has no room for a key: the limit counts as used up.
 fn no_room(input: CheckInput<'_>, wait: Micros) -> Verdict {
     let limit = input.quota.capacity();
-    Verdict {
-        outcome: Outcome::Denied,
-        limit,
-        used: limit,
-        retry_after: wait,
-        precision: Precision::LowerBound,
-        reset_after: wait,
-        entry: Entry::default(),
-    }
+    let (outcome, precision) = (Outcome::Denied, Precision::LowerBound);
+    let denied = Verdict { outcome, precision, used: limit, ..Verdict::not_evaluated(limit) };
+    Verdict { retry_after: wait, reset_after: wait, ..denied }
 }

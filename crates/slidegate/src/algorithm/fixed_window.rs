@@ -1,7 +1,6 @@
 //! `fixed-window`: one counter that restarts at every multiple of the window.
 
 use super::counter::Counter;
-#[cfg(feature = "redis")]
 use super::{CounterNumbers, SnapshotCounts};
 use crate::quota::MAX_TOTAL;
 use crate::{Algorithm, Entry, Micros, Quota};
@@ -95,19 +94,16 @@ impl Counter for FixedWindow {
         quota.algorithm() == Algorithm::FixedWindow && self.window == quota.window()
     }
 
-    #[cfg(feature = "redis")]
     fn snapshot(&self) -> SnapshotCounts {
         SnapshotCounts::Numbers(CounterNumbers { used: self.used, second: 0 })
     }
 
-    #[cfg(feature = "redis")]
     fn restore(&mut self, last: Micros, counts: &SnapshotCounts) {
         let SnapshotCounts::Numbers(numbers) = counts else { return };
         (self.start, self.used) = (self.start_of(last), numbers.used);
         self.born = Some(Micros::ZERO);
     }
 
-    #[cfg(feature = "redis")]
     fn gone_until(&self) -> Micros {
         self.start.since(Micros::new(1))
     }

@@ -15,7 +15,7 @@ use crate::dynamic::warm_up::Warmth;
 use crate::{Entry, Micros, RequestId};
 
 /// Most ids that one decision forgets. Forgetting only frees memory: an id whose admission has left is not found anyway.
-const FORGET_STEP: usize = 64;
+pub(super) const FORGET_STEP: usize = 64;
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct Notes {
@@ -86,12 +86,7 @@ impl Notes {
         self.reserved.set(self.bytes());
     }
 
-    /// Forgets notes recorded at instants that have `left`.
-    pub(super) fn forget(&mut self, left: impl Fn(Micros) -> bool) {
-        self.forget_some(left, FORGET_STEP);
-    }
-
-    pub(super) fn forget_some(&mut self, left: impl Fn(Micros) -> bool, most: usize) {
+    pub(super) fn forget(&mut self, left: impl Fn(Micros) -> bool, most: usize) {
         self.ids.forget(&left, most);
         let before = self.settled.bytes();
         self.settled.forget(&left);

@@ -32,7 +32,6 @@ pub(crate) struct ScopedId<'a> {
 
 impl<'a> ScopedId<'a> {
     /// Creates an id that is remembered without a budget.
-    #[cfg(any(test, feature = "redis"))]
     pub(crate) fn unbounded(id: &'a RequestId) -> Self {
         ScopedId { id, scope: 0, budget: None }
     }

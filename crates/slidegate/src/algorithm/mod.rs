@@ -26,7 +26,6 @@ pub use self::audit::{Audit, Discrepancy};
 pub use self::evaluate::{States, evaluate};
 use self::note_budget::NoteBudget;
 pub use self::state::State;
-#[cfg(feature = "redis")]
 use crate::Micros;
 use crate::{Entry, Quota, RequestId};
 
@@ -56,7 +55,6 @@ pub(crate) enum Evaluation {
 }
 
 /// Stored form of a state.
-#[cfg(feature = "redis")]
 #[derive(Clone, Debug)]
 pub(crate) struct StateSnapshot {
     pub(crate) last: Micros,
@@ -64,7 +62,6 @@ pub(crate) struct StateSnapshot {
 }
 
 /// Counts in a [`StateSnapshot`].
-#[cfg(feature = "redis")]
 #[derive(Clone, Debug)]
 pub(crate) enum SnapshotCounts {
     /// Entries of a log, oldest first, one per instant.
@@ -74,7 +71,6 @@ pub(crate) enum SnapshotCounts {
 }
 
 /// Stored numbers of a counter.
-#[cfg(feature = "redis")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct CounterNumbers {
     /// Permits in use; for a bucket, missing units.

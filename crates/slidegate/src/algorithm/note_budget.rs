@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 const PER_KEY: usize = 8;
 
 /// Bytes of notes in use, and their limit.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct NoteBudget {
     max: usize,
     used: AtomicUsize,
@@ -33,27 +33,14 @@ pub(super) enum Purpose {
 
 impl NoteBudget {
     pub(crate) fn new(max: usize) -> Self {
-        NoteBudget {
-            max,
-            used: AtomicUsize::new(0),
-            ids_dropped: AtomicU64::new(0),
-            settlements_dropped: AtomicU64::new(0),
-        }
+        NoteBudget { max, ..NoteBudget::default() }
     }
 
-    /// Returns the bytes of notes in use.
-    pub(crate) fn used(&self) -> usize {
-        self.used.load(Ordering::Relaxed)
-    }
-
-    /// Returns the number of request ids that were not remembered.
-    pub(crate) fn ids_dropped(&self) -> u64 {
-        self.ids_dropped.load(Ordering::Relaxed)
-    }
-
-    /// Returns the number of settlements and extensions that were not carried out.
-    pub(crate) fn settlements_dropped(&self) -> u64 {
-        self.settlements_dropped.load(Ordering::Relaxed)
+    /// Returns the bytes of notes in use, the number of request ids that were not remembered, and the number of settlements and
+    /// extensions that were not carried out.
+    pub(crate) fn counts(&self) -> (usize, u64, u64) {
+        let dropped = [&self.ids_dropped, &self.settlements_dropped].map(|n| n.load(Ordering::Relaxed));
+        (self.used.load(Ordering::Relaxed), dropped[0], dropped[1])
     }
 
     /// Takes `more` bytes for a key that already uses `held`. Returns false, and counts the dropped note, if they do not fit.
@@ -61,18 +48,14 @@ impl NoteBudget {
         if more == 0 {
             return true;
         }
-        let most = match purpose {
-            Purpose::Id => self.max / 4 * 3,
-            Purpose::Settlement => self.max,
+        let (most, dropped) = match purpose {
+            Purpose::Id => (self.max / 4 * 3, &self.ids_dropped),
+            Purpose::Settlement => (self.max, &self.settlements_dropped),
         };
         let add = |used: usize| used.checked_add(more).filter(|sum| *sum <= most);
         let fits = held.saturating_add(more) <= self.max / PER_KEY
             && self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add).is_ok();
         if !fits {
-            let dropped = match purpose {
-                Purpose::Id => &self.ids_dropped,
-                Purpose::Settlement => &self.settlements_dropped,
-            };
             dropped.fetch_add(1, Ordering::Relaxed);
         }
         fits
@@ -114,11 +97,8 @@ impl ReservedBytes {
 
     /// Adds the bytes of `other`.
     pub(super) fn add(&mut self, mut other: ReservedBytes) {
-        if self.budget.is_none() {
-            self.budget = other.budget.take();
-        } else {
-            other.budget = None;
-        }
+        let budget = other.budget.take();
+        self.budget = self.budget.take().or(budget);
         self.bytes += std::mem::take(&mut other.bytes);
     }
 
@@ -155,17 +135,17 @@ mod tests {
         let budget = Arc::new(NoteBudget::new(8_000));
         let take = |held, more, purpose| ReservedBytes::new(Some(&budget), held, more, purpose);
         let ids: Vec<_> = (0..20).map_while(|_| take(0, 1_000, Purpose::Id)).collect();
-        assert_eq!((ids.len(), budget.used(), budget.ids_dropped()), (6, 6_000, 1));
+        assert_eq!((ids.len(), budget.counts()), (6, (6_000, 1, 0)));
         let mut settlement = take(0, 1_000, Purpose::Settlement).unwrap();
         assert!(take(1, 1_000, Purpose::Settlement).is_none(), "one key has more than its part");
-        assert_eq!((budget.used(), budget.settlements_dropped()), (7_000, 1));
+        assert_eq!(budget.counts(), (7_000, 1, 1));
         settlement.set(1_500);
         settlement.add(take(0, 500, Purpose::Settlement).unwrap());
         assert!(take(0, 1, Purpose::Settlement).is_none());
-        assert_eq!((budget.used(), budget.settlements_dropped()), (8_000, 2));
+        assert_eq!(budget.counts(), (8_000, 1, 2));
         drop(settlement.clone());
-        assert_eq!(budget.used(), 8_000);
+        assert_eq!(budget.counts().0, 8_000);
         drop((settlement, ids));
-        assert_eq!(budget.used(), 0);
+        assert_eq!(budget.counts().0, 0);
     }
 }

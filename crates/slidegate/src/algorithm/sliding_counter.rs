@@ -8,7 +8,6 @@
 //! admits more than the limit; and without new admissions `used` never rises, so the computed wait is the shortest one.
 
 use super::counter::Counter;
-#[cfg(feature = "redis")]
 use super::{CounterNumbers, SnapshotCounts};
 use crate::quota::MAX_TOTAL;
 use crate::{Algorithm, Entry, Micros, Quota};
@@ -168,12 +167,10 @@ impl Counter for SlidingCounter {
         quota.algorithm() == Algorithm::SlidingCounter && self.window == quota.window()
     }
 
-    #[cfg(feature = "redis")]
     fn snapshot(&self) -> SnapshotCounts {
         SnapshotCounts::Numbers(CounterNumbers { used: self.current, second: self.previous })
     }
 
-    #[cfg(feature = "redis")]
     fn restore(&mut self, last: Micros, counts: &SnapshotCounts) {
         let SnapshotCounts::Numbers(numbers) = counts else { return };
         (self.current, self.previous) = (numbers.used, numbers.second);
@@ -181,7 +178,6 @@ impl Counter for SlidingCounter {
         self.born = Some(Micros::ZERO);
     }
 
-    #[cfg(feature = "redis")]
     fn gone_until(&self) -> Micros {
         self.start.since(self.window).since(Micros::new(1))
     }

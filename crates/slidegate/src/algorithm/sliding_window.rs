@@ -4,7 +4,6 @@
 //! left, so an admission in a slice is dated at the end of the slice. With slices of one microsecond the two algorithms are
 //! identical.
 
-#[cfg(feature = "redis")]
 use super::SnapshotCounts;
 use super::counter::Counter;
 use super::event_log::EventLog;
@@ -15,7 +14,7 @@ use crate::{Algorithm, Discrepancy, Entry, Micros, Quota};
 #[derive(Clone, Debug)]
 pub(super) struct Window {
     shape: Shape,
-    log: EventLog,
+    pub(super) log: EventLog,
 }
 
 /// Value for the number of slices that marks a `concurrency` limit.
@@ -80,23 +79,6 @@ impl Window {
         let oldest = Discrepancy::Oldest { stored: said(self.log.oldest()), counted: said(first) };
         let wrong = [(self.log.newest() != last, newest), (self.log.oldest() != first, oldest)];
         (counted, wrong.into_iter().find_map(|(wrong, end)| wrong.then_some(end)))
-    }
-
-    #[cfg(test)]
-    pub(super) fn corrupt_total(&mut self, total: u64) {
-        self.log.corrupt_total(total);
-    }
-
-    pub(super) fn shrink(&mut self) {
-        self.log.shrink();
-    }
-
-    pub(super) fn events(&self) -> usize {
-        self.log.len()
-    }
-
-    pub(super) fn heap_bytes(&self) -> usize {
-        self.log.heap_bytes()
     }
 
     /// Returns the instant under which an admission at `now` is recorded: the end of its slice.
@@ -186,12 +168,10 @@ impl Counter for Window {
         self.shape == Shape::of(quota)
     }
 
-    #[cfg(feature = "redis")]
     fn snapshot(&self) -> SnapshotCounts {
         SnapshotCounts::Entries(self.entries())
     }
 
-    #[cfg(feature = "redis")]
     fn restore(&mut self, _last: Micros, counts: &SnapshotCounts) {
         let SnapshotCounts::Entries(entries) = counts else { return };
         for &(at, cost) in entries {

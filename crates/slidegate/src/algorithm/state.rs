@@ -2,21 +2,17 @@
 
 use std::sync::Arc;
 
-#[cfg(feature = "redis")]
 use super::StateSnapshot;
 use super::counter::{Counter, View};
 use super::fixed_window::FixedWindow;
 use super::idempotency::Notes;
-#[cfg(feature = "redis")]
 use super::ids::ScopedId;
 use super::note_budget::NoteBudget;
 use super::sliding_counter::SlidingCounter;
 use super::sliding_window::Window;
 use super::token_bucket::TokenBucket;
 use super::{CheckInput, Evaluation, Recording};
-#[cfg(feature = "redis")]
 use crate::RequestId;
-#[cfg(feature = "redis")]
 use crate::dynamic::warm_up::Warmth;
 use crate::{Algorithm, Correction, Discrepancy, Micros, Quota};
 use crate::{Entry, Settled, Verdict};
@@ -60,40 +56,27 @@ enum Kind {
 }
 
 /// Determines the algorithm of a state once, and runs `$go` with code specialized for it.
-macro_rules! with_view {
-    ($state:expr, $view:ident => $go:expr) => {{
-        let State { notes, kind, last, seq } = $state;
-        match kind {
-            Kind::Window(counter) => {
-                let $view = View { counter, notes, last, seq };
-                $go
-            }
-            Kind::FixedWindow(counter) => {
-                let $view = View { counter, notes, last, seq };
-                $go
-            }
-            Kind::SlidingCounter(counter) => {
-                let $view = View { counter, notes, last, seq };
-                $go
-            }
-            Kind::TokenBucket(counter) => {
-                let $view = View { counter, notes, last, seq };
-                $go
-            }
-        }
-    }};
-}
-
-/// Does the same as `with_view!` for code that only reads the counter.
 macro_rules! with_counter {
-    ($state:expr, $counter:ident => $go:expr) => {
-        match &$state.kind {
+    ($kind:expr, $counter:ident => $go:expr) => {
+        match $kind {
             Kind::Window($counter) => $go,
             Kind::FixedWindow($counter) => $go,
             Kind::SlidingCounter($counter) => $go,
             Kind::TokenBucket($counter) => $go,
         }
     };
+}
+
+/// Does the same as `with_counter!` for code that changes the state.
+macro_rules! with_view {
+    ($state:expr, $view:ident => $go:expr) => {{
+        let State { notes, kind, last, seq } = $state;
+        with_counter!(kind, counter => {
+            #[allow(unused_mut, reason = "not all methods of a view change it")]
+            let mut $view = View { counter, notes, last, seq };
+            $go
+        })
+    }};
 }
 
 impl State {
@@ -120,7 +103,7 @@ impl State {
     /// starts new counts.
     #[inline]
     pub fn suits(&self, quota: &Quota) -> bool {
-        with_counter!(self, counter => counter.suits(quota))
+        with_counter!(&self.kind, counter => counter.suits(quota))
     }
 
     /// Evaluates a single check, and records it if it counts. Cost 0 is a peek.
@@ -137,7 +120,7 @@ impl State {
 
     /// Advances to `now`, or stays if `now` is in the past. Returns the resulting instant.
     pub(crate) fn roll(&mut self, now: Micros, quota: &Quota) -> Micros {
-        with_view!(self, view => { let mut view = view; view.roll(now, quota) })
+        with_view!(self, view => view.roll(now, quota))
     }
 
     /// Evaluates a check at the instant of the last roll. Changes nothing.
@@ -153,7 +136,7 @@ impl State {
         evaluation: Evaluation,
         recording: Recording,
     ) -> Verdict {
-        with_view!(self, view => { let mut view = view; view.conclude(now, input, evaluation, recording) })
+        with_view!(self, view => view.conclude(now, input, evaluation, recording))
     }
 
     /// Corrects one admission to its actual cost; 0 is a refund. The first settlement stands.
@@ -181,30 +164,25 @@ impl State {
     }
 
     /// Returns the instant from which an admission counts.
-    #[cfg(feature = "redis")]
     pub(crate) fn counted_from(&self, entry: Entry) -> Micros {
         self.notes.as_ref().map_or(entry, |notes| notes.current_entry(entry)).at
     }
 
     /// Counts a cost from `now` on that was recorded under another instant, regardless of the limit.
-    #[cfg(feature = "redis")]
     pub(crate) fn count_again(&mut self, now: Micros, cost: u64) {
         with_view!(self, view => view.count_again(now, cost));
     }
 
     /// Counts an admission of a sliding window, made at `entry.at`, from `now` on; does nothing if it has left. The caller
     /// guarantees that the admission was made in this state.
-    #[cfg(feature = "redis")]
     pub(crate) fn postpone(&mut self, now: Micros, entry: Entry) {
         with_view!(self, view => view.postpone(now, entry));
     }
 
-    #[cfg(feature = "redis")]
     pub(crate) fn warmth(&self) -> Option<Warmth> {
         self.notes.as_ref()?.warmth
     }
 
-    #[cfg(feature = "redis")]
     pub(crate) fn set_warmth(&mut self, warmth: Option<Warmth>) {
         if warmth.is_some() || self.notes.is_some() {
             self.notes.get_or_insert_default().warmth = warmth;
@@ -214,12 +192,12 @@ impl State {
     /// Returns the permits in use at the instant of the last roll.
     #[inline]
     pub fn used(&self) -> u64 {
-        with_counter!(self, counter => counter.used())
+        with_counter!(&self.kind, counter => counter.used())
     }
 
     /// Returns the permits in use at `now`. A bucket uses the rate of its last check.
     pub(crate) fn inspect(&mut self, now: Micros) -> u64 {
-        with_view!(&mut *self, view => { let mut view = view; view.advance(now) });
+        with_view!(&mut *self, view => view.advance(now));
         self.used()
     }
 
@@ -266,7 +244,7 @@ impl State {
 
     /// Returns the instant from which nothing counts any more, if the key is not used again.
     pub(crate) fn empty_at(&self) -> Micros {
-        with_counter!(self, counter => counter.empty_at())
+        with_counter!(&self.kind, counter => counter.empty_at())
     }
 
     /// Returns the instant from which the state can be dropped, if the key is not used again.
@@ -274,7 +252,7 @@ impl State {
         let notes = self.notes.as_ref();
         let newest = notes.and_then(|notes| notes.newest());
         let warm = notes.and_then(|notes| notes.warmth).map_or(Micros::ZERO, |warmth| warmth.until);
-        with_counter!(self, counter => {
+        with_counter!(&self.kind, counter => {
             let noted = newest.map_or(Micros::ZERO, |at| counter.leaves(at));
             counter.empty_at().max(noted).max(warm)
         })
@@ -285,13 +263,12 @@ impl State {
     ///
     /// A token bucket has no entries, only a level.
     pub fn entries(&self) -> Vec<(Micros, u64, Micros)> {
-        with_counter!(self, counter => {
+        with_counter!(&self.kind, counter => {
             counter.entries().into_iter().map(|(at, cost)| (at, cost, counter.leaves(at))).collect()
         })
     }
 
     /// Rebuilds a state from its stored form, with the request ids of the present checks.
-    #[cfg(feature = "redis")]
     pub(crate) fn restored(quota: &Quota, snapshot: StateSnapshot, ids: Vec<(RequestId, Entry)>) -> Self {
         let mut state = State::new(quota);
         with_view!(&mut state, view => view.counter.restore(snapshot.last, &snapshot.counted));
@@ -303,31 +280,26 @@ impl State {
     }
 
     /// Returns the stored form of the state.
-    #[cfg(feature = "redis")]
     pub(crate) fn snapshot(&self) -> StateSnapshot {
-        StateSnapshot { last: self.last, counted: with_counter!(self, counter => counter.snapshot()) }
+        StateSnapshot { last: self.last, counted: with_counter!(&self.kind, counter => counter.snapshot()) }
     }
 
     /// Returns the instant up to which no admission affects decisions any more, if the key has no entries.
-    #[cfg(feature = "redis")]
     pub(crate) fn gone_until(&self) -> Micros {
-        with_counter!(self, counter => counter.gone_until())
+        with_counter!(&self.kind, counter => counter.gone_until())
     }
 
     /// Returns true if an admission recorded at `at` affects decisions at `now`.
-    #[cfg(feature = "redis")]
     pub(crate) fn still_counts(&self, at: Micros, now: Micros) -> bool {
-        with_counter!(self, counter => at <= now.plus(counter.ahead()) && !counter.left(at, now))
+        with_counter!(&self.kind, counter => at <= now.plus(counter.ahead()) && !counter.left(at, now))
     }
 
     /// Corrects an admission without notes. The caller guarantees that it was made in this state and not settled before.
-    #[cfg(feature = "redis")]
     pub(crate) fn amend(&mut self, entry: Entry, to: u64) -> bool {
         with_view!(self, view => view.counter.amend(entry, to))
     }
 
     /// Returns the number of admissions and attempts recorded in this state.
-    #[cfg(feature = "redis")]
     pub(crate) fn recorded(&self) -> u64 {
         self.seq & ((1 << COUNT_BITS) - 1)
     }
@@ -336,13 +308,13 @@ impl State {
     pub(crate) fn forget_notes(&mut self, now: Micros, most: usize) {
         let Some(notes) = &mut self.notes else { return };
         let now = now.max(self.last);
-        with_counter!(self, counter => notes.forget_some(|at| counter.left(at, now), most));
+        with_counter!(&self.kind, counter => notes.forget(|at| counter.left(at, now), most));
     }
 
     /// Frees memory that is no longer needed after a burst.
     pub(crate) fn shrink(&mut self) {
         if let Kind::Window(window) = &mut self.kind {
-            window.shrink();
+            window.log.shrink();
         }
         if let Some(notes) = &mut self.notes {
             notes.shrink();
@@ -354,18 +326,12 @@ impl State {
 
     /// Returns the number of individually stored events.
     pub(crate) fn events(&self) -> usize {
-        match &self.kind {
-            Kind::Window(window) => window.events(),
-            _ => 0,
-        }
+        if let Kind::Window(window) = &self.kind { window.log.len() } else { 0 }
     }
 
     /// Heap bytes in use.
     pub(crate) fn heap_bytes(&self) -> usize {
-        let log = match &self.kind {
-            Kind::Window(window) => window.heap_bytes(),
-            _ => 0,
-        };
+        let log = if let Kind::Window(window) = &self.kind { window.log.heap_bytes() } else { 0 };
         log + self.notes.as_ref().map_or(0, |notes| notes.bytes())
     }
 }
@@ -386,7 +352,7 @@ mod tests {
         let now = Micros::from_secs(70);
         assert_eq!(state.audit(now), (21, 21, Vec::new()));
         let Kind::Window(window) = &mut state.kind else { panic!() };
-        window.corrupt_total(7);
+        window.log.corrupt_total(7);
         let told = vec![Discrepancy::Total { stored: 7, counted: 21 }];
         assert_eq!(state.audit(now), (7, 21, told));
     }

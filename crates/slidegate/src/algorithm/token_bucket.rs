@@ -6,7 +6,6 @@
 //! twice the time to fill, whatever was settled.
 
 use super::counter::Counter;
-#[cfg(feature = "redis")]
 use super::{CounterNumbers, SnapshotCounts};
 use crate::quota::MAX_TOTAL;
 use crate::{Entry, Micros, Quota};
@@ -164,20 +163,17 @@ impl Counter for TokenBucket {
         quota.algorithm().refills()
     }
 
-    #[cfg(feature = "redis")]
     fn snapshot(&self) -> SnapshotCounts {
         let missing = (self.full() - self.level).unsigned_abs();
         SnapshotCounts::Numbers(CounterNumbers { used: missing, second: self.gone.get() })
     }
 
-    #[cfg(feature = "redis")]
     fn restore(&mut self, last: Micros, counts: &SnapshotCounts) {
         let SnapshotCounts::Numbers(numbers) = counts else { return };
         (self.since, self.gone) = (last, Micros::new(numbers.second));
         self.set(i128::from(self.full()) - i128::from(numbers.used));
     }
 
-    #[cfg(feature = "redis")]
     fn gone_until(&self) -> Micros {
         self.gone
     }

@@ -1,9 +1,9 @@
 //! Clocks: time as a parameter. No other file may read a system clock; `clippy.toml` enforces this.
 
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
+use std::task::{Poll, Waker};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use parking_lot::Mutex;
@@ -118,26 +118,15 @@ impl Clock for ManualClock {
     }
 
     fn sleep(&self, wait: Micros) -> Sleep {
-        let until = self.now().plus(wait);
-        Box::pin(ManualSleep { clock: self.clone(), until })
-    }
-}
-
-struct ManualSleep {
-    clock: ManualClock,
-    until: Micros,
-}
-
-impl Future for ManualSleep {
-    type Output = ();
-
-    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
-        let mut time = self.clock.0.lock();
-        if time.now >= self.until {
-            return Poll::Ready(());
-        }
-        time.sleepers.push(context.waker().clone());
-        Poll::Pending
+        let (clock, until) = (self.clone(), self.now().plus(wait));
+        Box::pin(poll_fn(move |context| {
+            let mut time = clock.0.lock();
+            if time.now >= until {
+                return Poll::Ready(());
+            }
+            time.sleepers.push(context.waker().clone());
+            Poll::Pending
+        }))
     }
 }
 

@@ -10,6 +10,5 @@ pub(crate) mod retry;
 #[cfg(feature = "yaml")]
 pub mod section;
 pub(crate) mod striped_counter;
-pub mod words;
 #[cfg(feature = "yaml")]
 pub mod yaml;

@@ -6,6 +6,7 @@
 
 use std::time::Duration;
 
+use crate::error::check_between;
 use crate::{Error, Micros};
 
 /// Longest warm-up.
@@ -64,15 +65,9 @@ impl WarmUp {
     /// Creates a steady rise from `from` percent to the full limit in `over`. A key is cold again after a minute without any
     /// admission, or a window if that is longer.
     pub fn new(from: u32, over: Duration) -> Result<Self, Error> {
-        if !(1..=99).contains(&from) {
-            return Err(Error::invalid(format!("warm-up.from must be between 1% and 99%, not {from}%")));
-        }
+        ensure!((1..=99).contains(&from), "warm-up.from must be between 1% and 99%, not {from}%");
         let over = Micros::from(over);
-        if !(Micros::from_millis(1)..=MAX_OVER).contains(&over) {
-            return Err(Error::invalid(format!(
-                "warm-up.over must be between 1ms and {MAX_OVER}, not {over}"
-            )));
-        }
+        check_between("warm-up.over", over, Micros::from_millis(1), MAX_OVER)?;
         Ok(WarmUp { shape: RampShape::Linear, from: from as u8, over: millis(over), idle: 0 })
     }
 
@@ -86,11 +81,7 @@ impl WarmUp {
     /// Sets the time without any admission after which a key is cold again: at least the window.
     pub fn idle(mut self, idle: Duration) -> Result<Self, Error> {
         let idle = Micros::from(idle);
-        if !(Micros::from_millis(1)..=MAX_IDLE).contains(&idle) {
-            return Err(Error::invalid(format!(
-                "warm-up.idle must be between 1ms and {MAX_IDLE}, not {idle}"
-            )));
-        }
+        check_between("warm-up.idle", idle, Micros::from_millis(1), MAX_IDLE)?;
         self.idle = millis(idle);
         Ok(self)
     }
@@ -100,12 +91,11 @@ impl WarmUp {
         if self.idle == 0 {
             self.idle = millis(horizon.max(Micros::from_secs(60)).min(MAX_IDLE));
         }
-        if self.idle_for() < horizon {
-            return Err(Error::invalid(format!(
-                "warm-up.idle must be at least {horizon}, for which an admission counts, not {}",
-                self.idle_for()
-            )));
-        }
+        ensure!(
+            self.idle_for() >= horizon,
+            "warm-up.idle must be at least {horizon}, for which an admission counts, not {}",
+            self.idle_for()
+        );
         Ok(self)
     }
 

@@ -6,6 +6,7 @@ use smallvec::SmallVec;
 
 use super::decide_without_store;
 use crate::rules::{CombinedChecks, RequestPart, Unmatched};
+use crate::store::single;
 use crate::{Checks, Decision, Error, Limiter, Micros, Request, Rules, Source, Store, Verdict, Verdicts};
 
 impl<S: Store> Limiter<S> {
@@ -36,10 +37,7 @@ impl<S: Store> Limiter<S> {
         let verdicts = match decide_without_store(&rules, &checks) {
             Some(verdicts) => verdicts,
             None if denied => not_evaluated(&checks),
-            None => {
-                let replies = self.store().admit(std::slice::from_ref(&checks)).await?;
-                replies.into_iter().next().ok_or_else(Error::short_answer)?
-            }
+            None => single(self.store().admit(std::slice::from_ref(&checks)).await?)?,
         };
         Ok(parts.iter().map(|part| decision(&rules, &checks, &verdicts, part)).collect())
     }
@@ -60,6 +58,6 @@ fn decision(rules: &Arc<Rules>, combined: &Checks, reply: &Verdicts, part: &Requ
     let (at, source) =
         if indexes.is_empty() { (Micros::ZERO, Source::NoRule) } else { (reply.at, reply.source) };
     let mut checks = Checks::distinct(checks);
-    checks.set_unmatched(*unmatched);
+    checks.unmatched = *unmatched;
     Decision::new(Arc::clone(rules), checks, Verdicts { at, source, verdicts })
 }

@@ -185,12 +185,8 @@ impl<S: Store> Limiter<S> {
             return Err(too_many_permits(permits));
         }
         let Receipt { settled, .. } = self.store.settle(&reservation.settlements(permits)).await?;
-        let is = |what| settled.contains(&what);
-        Ok(match () {
-            () if is(Settled::Done) => Settled::Done,
-            () if is(Settled::Already) => Settled::Already,
-            () => Settled::Gone,
-        })
+        let first = [Settled::Done, Settled::Already].into_iter().find(|outcome| settled.contains(outcome));
+        Ok(first.unwrap_or(Settled::Gone))
     }
 
     /// Releases the held permits of `concurrency` limits; the counts of other rules stay. Releasing twice changes nothing.

@@ -24,11 +24,10 @@ pub(crate) async fn admit<S: Store>(
     let mut replies = replies.into_iter();
     let mut decided = Vec::with_capacity(batch.len());
     for checks in &without_shadows {
-        let reply = if checks.as_slice().is_empty() { None } else { replies.next() };
-        if reply.is_none() && !checks.as_slice().is_empty() {
-            return Err(Error::short_answer());
-        }
-        decided.push(reply);
+        decided.push(match checks.as_slice() {
+            [] => None,
+            _ => Some(replies.next().ok_or_else(Error::short_answer)?),
+        });
     }
     let mut shadows = Vec::new();
     for ((checks, others), reply) in batch.iter().zip(&without_shadows).zip(&decided) {
@@ -62,11 +61,7 @@ pub(crate) async fn admit<S: Store>(
 
 /// Returns the checks of the same request for which `keep` returns true.
 fn subset(checks: &Checks, keep: impl Fn(&Check) -> bool) -> Checks {
-    let mut subset = Checks::distinct(checks.as_slice().iter().filter(|check| keep(check)).cloned());
-    if let Some(id) = checks.id() {
-        subset = subset.with_id(id.clone());
-    }
-    if checks.is_peek() { subset.peek() } else { subset }
+    checks.with_checks(checks.as_slice().iter().filter(|check| keep(check)).cloned())
 }
 
 /// Returns true if the shadow would be charged if it were enforced in place of its rule and fits: no remaining rule denies, or

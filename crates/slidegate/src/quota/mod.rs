@@ -3,7 +3,6 @@
 //! A [`Quota`] is validated on creation, so no algorithm sees a limit of zero or a window that overflows. All numbers stay
 //! below 2^51, because Redis scripts compute in doubles and must agree with Rust to the last permit.
 
-#[cfg_attr(not(feature = "redis"), expect(dead_code, reason = "only Redis asks how a key is stored"))]
 mod algorithm;
 
 use std::time::Duration;
@@ -11,6 +10,7 @@ use std::time::Duration;
 pub use self::algorithm::Algorithm;
 #[cfg(feature = "redis")]
 pub(crate) use self::algorithm::Storage;
+use crate::error::check_between;
 use crate::{Error, Micros, WarmUp};
 
 /// Largest limit, burst, or number of permits in one request.
@@ -111,16 +111,14 @@ impl Quota {
 
     /// Returns the same limit with a warm-up: after a cold start it rises to the full limit.
     pub fn with_warm_up(self, warm_up: WarmUp) -> Result<Self, Error> {
-        if self.algorithm.refills() {
-            return Err(Error::invalid(
-                "`warm-up` cannot be combined with algorithm: token-bucket: use `burst` instead",
-            ));
-        }
+        ensure!(
+            !self.algorithm.refills(),
+            "`warm-up` cannot be combined with algorithm: token-bucket: use `burst` instead"
+        );
         Ok(Quota { warm_up: Some(warm_up.for_horizon(self.horizon())?), ..self })
     }
 
     /// Returns the same limit without warm-up.
-    #[cfg(feature = "redis")]
     pub(crate) fn without_warm_up(self) -> Self {
         Quota { warm_up: None, ..self }
     }
@@ -156,41 +154,31 @@ impl Quota {
     /// Returns an error unless the quota can be scaled by every value up to `factor` and still be counted exactly.
     pub(crate) fn check_scales(&self, factor: u32) -> Result<(), Error> {
         let Some(burst) = self.scaled(factor).algorithm.burst() else { return Ok(()) };
-        if burst.checked_mul(self.window.get()).is_some_and(|units| units <= MAX_TOTAL) {
-            return Ok(());
-        }
-        Err(Error::invalid(format!(
+        ensure!(
+            burst.checked_mul(self.window.get()).is_some_and(|units| units <= MAX_TOTAL),
             "a burst of up to {burst} per {} cannot be counted exactly at every rate that `adaptive` may choose: use a \
              smaller burst or a shorter window",
             self.window
-        )))
+        );
+        Ok(())
     }
 
     fn checked(limit: u64, window: Micros, algorithm: Algorithm) -> Result<Self, Error> {
         check_limit("limit", limit)?;
-        check_window(window)?;
+        check_between("window", window, MIN_WINDOW, MAX_WINDOW)?;
         let divisor = gcd(limit, window.get());
-        let quota = Quota {
-            limit,
-            window,
-            algorithm,
-            count: Count::default(),
-            adapts: false,
-            warm_up: None,
-            divisor,
-        };
+        let quota = Quota { limit, window, algorithm, divisor, ..Quota::PLACEHOLDER };
         if let Some(slices) = algorithm.slices() {
             check_slices(slices, window)?;
         }
         if let Some(burst) = algorithm.burst() {
             check_limit("burst", burst)?;
             let (_, per) = quota.rate();
-            if burst.checked_mul(per).is_none_or(|units| units > MAX_TOTAL) {
-                return Err(Error::invalid(format!(
-                    "a burst of {burst} at {limit} per {window} cannot be counted exactly: \
-                     use a smaller burst, or a limit that divides the window"
-                )));
-            }
+            ensure!(
+                burst.checked_mul(per).is_some_and(|units| units <= MAX_TOTAL),
+                "a burst of {burst} at {limit} per {window} cannot be counted exactly: \
+                 use a smaller burst, or a limit that divides the window"
+            );
         }
         Ok(quota)
     }
@@ -257,7 +245,6 @@ impl Quota {
     }
 
     /// Returns the instant by which all admissions up to `now` have stopped to affect decisions.
-    #[cfg(feature = "redis")]
     pub(crate) fn expired_by(&self, now: Micros) -> Micros {
         let aligned = self.algorithm.aligned_windows() > 0;
         let from = if aligned { now.get() - now.get() % self.window.get() } else { now.get() };
@@ -265,19 +252,11 @@ impl Quota {
     }
 
     /// Creates a token bucket from its refill in lowest terms, as a store has saved it.
-    #[cfg(feature = "redis")]
     pub(crate) fn bucket(permits: u64, per: u64, burst: u64) -> Option<Self> {
         let sound = permits > 0 && per > 0 && burst > 0 && gcd(permits, per) == 1;
         let units = burst.checked_mul(per).filter(|&units| sound && units <= MAX_TOTAL);
-        units.map(|_| Quota {
-            limit: permits,
-            window: Micros::new(per),
-            algorithm: Algorithm::TokenBucket { burst },
-            count: Count::default(),
-            adapts: false,
-            warm_up: None,
-            divisor: 1,
-        })
+        let (window, algorithm) = (Micros::new(per), Algorithm::TokenBucket { burst });
+        units.map(|_| Quota { limit: permits, window, algorithm, ..Quota::PLACEHOLDER })
     }
 
     /// Returns the resolution to which instants are rounded: a slice, or a microsecond.
@@ -291,30 +270,17 @@ impl Quota {
     }
 }
 
-pub(crate) fn check_limit(name: &str, limit: u64) -> Result<(), Error> {
-    if (1..=MAX_LIMIT).contains(&limit) {
-        return Ok(());
-    }
-    Err(Error::invalid(format!("{name} must be between 1 and {MAX_LIMIT}, not {limit}")))
-}
-
-pub(crate) fn check_window(window: Micros) -> Result<(), Error> {
-    if (MIN_WINDOW..=MAX_WINDOW).contains(&window) {
-        return Ok(());
-    }
-    Err(Error::invalid(format!("window must be between {MIN_WINDOW} and {MAX_WINDOW}, not {window}")))
+fn check_limit(name: &str, limit: u64) -> Result<(), Error> {
+    check_between(name, limit, 1, MAX_LIMIT)
 }
 
 pub(crate) fn check_slices(slices: u32, window: Micros) -> Result<(), Error> {
-    if (2..=MAX_SLICES).contains(&slices)
-        && u64::from(slices) <= window.get()
-        && slice(window, slices) <= MAX_SLICE
-    {
-        return Ok(());
-    }
-    Err(Error::invalid(format!(
+    let fits = u64::from(slices) <= window.get() && slice(window, slices) <= MAX_SLICE;
+    ensure!(
+        (2..=MAX_SLICES).contains(&slices) && fits,
         "slices must be between 2 and {MAX_SLICES}, and each slice between 1us and {MAX_SLICE} long, not {slices}"
-    )))
+    );
+    Ok(())
 }
 
 pub(crate) fn slice(window: Micros, slices: u32) -> Micros {

@@ -2,6 +2,7 @@
 
 use compact_str::ToCompactString;
 
+use crate::error::check_between;
 use crate::quota::{MAX_LIMIT, MAX_WINDOW, MIN_WINDOW};
 use crate::request::{AdHocLimit, check_value};
 use crate::{Algorithm, Check, Error, Key, Micros, Quota};
@@ -83,12 +84,9 @@ fn within<T: Copy + Ord + std::fmt::Display>(
     named: Option<T>,
     bounds: Bounds<T>,
 ) -> Result<T, Error> {
-    let Bounds { default, min, max } = bounds;
-    match named {
-        None => Ok(default),
-        Some(value) if (min..=max).contains(&value) => Ok(value),
-        Some(value) => Err(Error::invalid(format!("{name} must be between {min} and {max}, not {value}"))),
-    }
+    let Some(value) = named else { return Ok(bounds.default) };
+    check_between(name, value, bounds.min, bounds.max)?;
+    Ok(value)
 }
 
 fn check<T: Copy + Ord + std::fmt::Display>(
@@ -98,10 +96,9 @@ fn check<T: Copy + Ord + std::fmt::Display>(
     most: T,
 ) -> Result<(), Error> {
     let Bounds { default, min, max } = bounds;
-    if least <= min && min <= default && default <= max && max <= most {
-        return Ok(());
-    }
-    Err(Error::invalid(format!(
+    ensure!(
+        [least, min, default, max, most].is_sorted(),
         "{name} needs {least} <= min <= default <= max <= {most}, not {min}, {default}, {max}"
-    )))
+    );
+    Ok(())
 }

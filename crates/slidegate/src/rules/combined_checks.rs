@@ -35,12 +35,8 @@ impl Rules {
     /// Builds the checks for all requests. A cost above a limit is not an error here: the store denies it.
     pub(crate) fn combine_checks(&self, requests: &[Request<'_>]) -> Result<CombinedChecks, Error> {
         self.check_known()?;
-        if requests.len() > MAX_TOGETHER {
-            let n = requests.len();
-            return Err(Error::invalid(format!(
-                "at most {MAX_TOGETHER} requests can be decided together, not {n}"
-            )));
-        }
+        let n = requests.len();
+        ensure!(n <= MAX_TOGETHER, "at most {MAX_TOGETHER} requests can be decided together, not {n}");
         let mut replaced = Replaced::new();
         let mut lists = Vec::with_capacity(requests.len());
         for request in requests {
@@ -63,16 +59,13 @@ impl Rules {
             }
             parts.push(RequestPart { indexes, unmatched: !matched });
         }
-        if checks.len() > MAX_CHECKS {
-            let n = checks.len();
-            return Err(Error::invalid(format!(
-                "requests that are decided together may have at most {MAX_CHECKS} checks, not {n}"
-            )));
-        }
+        ensure!(
+            checks.len() <= MAX_CHECKS,
+            "requests that are decided together may have at most {MAX_CHECKS} checks, not {}",
+            checks.len()
+        );
         let mut combined = Checks::distinct(checks.into_iter());
-        if let Some(id) = requests.first().and_then(|request| request.request_id().cloned()) {
-            combined = combined.with_id(id);
-        }
+        combined.id = requests.first().and_then(|request| request.request_id().cloned());
         Ok(CombinedChecks { checks: combined, parts })
     }
 }

@@ -182,11 +182,8 @@ impl fmt::Display for MismatchReason<'_> {
         match self {
             MismatchReason::Off => f.write_str("it is off"),
             MismatchReason::Value { attribute, wanted, found } => {
-                write!(f, "`match` needs `{attribute}` to be ")?;
-                for (i, pattern) in wanted.iter().enumerate() {
-                    let separator = if i == 0 { "" } else { " or " };
-                    write!(f, "{separator}{pattern}")?;
-                }
+                let wanted: Vec<String> = wanted.iter().map(Pattern::to_string).collect();
+                write!(f, "`match` needs `{attribute}` to be {}", wanted.join(" or "))?;
                 match found {
                     Some(value) => write!(f, ", but it is {value}"),
                     None => f.write_str(", but the request has none"),

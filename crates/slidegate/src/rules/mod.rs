@@ -67,22 +67,14 @@ impl Rules {
         let ad_hoc = AdHoc::default();
         let own_limit = Rule::named(AD_HOC, ad_hoc.quota(AdHocLimit::default())?);
         let rules: Vec<Rule> = rules.into_iter().collect();
-        if rules.len() > MAX_RULES {
-            return Err(Error::invalid(format!(
-                "there may be at most {MAX_RULES} rules, not {}",
-                rules.len()
-            )));
-        }
+        let n = rules.len();
+        ensure!(n <= MAX_RULES, "there may be at most {MAX_RULES} rules, not {n}");
         let mut names = HashSet::new();
-        if let Some(rule) = rules.iter().find(|rule| !names.insert(rule.name.as_str())) {
-            return Err(Error::invalid(format!("two rules are named `{}`", rule.name)));
+        for Rule { name, .. } in &rules {
+            ensure!(names.insert(name.as_str()), "two rules are named `{name}`");
         }
-        let adaptive = rules.iter().filter(|rule| rule.adapting().is_some()).count();
-        if adaptive > MAX_ADAPTIVE {
-            return Err(Error::invalid(format!(
-                "at most {MAX_ADAPTIVE} rules may be adaptive, not {adaptive}"
-            )));
-        }
+        let adaptive = rules.iter().filter(|rule| rule.adapting.is_some()).count();
+        ensure!(adaptive <= MAX_ADAPTIVE, "at most {MAX_ADAPTIVE} rules may be adaptive, not {adaptive}");
         let selection = Selection::new(&rules)?;
         shadow::check(&rules, &names)?;
         let any_paired_shadow =
@@ -150,7 +142,7 @@ impl Rules {
         let mut replaced = Replaced::new();
         // Rules have different names, so their keys differ.
         let matched = self.visit_checks(request, &mut replaced, |check| checks.add(check))?;
-        checks.set_unmatched(!matched);
+        checks.unmatched = !matched;
         if !replaced.is_empty() {
             checks.retain(|check| !replaced.contains(&check.rule));
         }
@@ -165,7 +157,7 @@ impl Rules {
             }
         }
         if let Some(id) = &request.id {
-            checks.set_id(RequestId::clone(id));
+            checks.id = Some(RequestId::clone(id));
         }
         Ok(())
     }
@@ -245,7 +237,7 @@ impl Rules {
 
     /// Takes over the factors of adaptive rules with the same name.
     pub(crate) fn adapt_as(&self, before: &Rules) {
-        for (rule, adapting) in self.rules.iter().filter_map(|rule| Some((rule, rule.adapting()?))) {
+        for (rule, adapting) in self.rules.iter().filter_map(|rule| Some((rule, rule.adapting.as_ref()?))) {
             let same = before.rules.iter().find(|known| known.name == rule.name);
             if let Some(factor) = same.and_then(Rule::factor) {
                 let (min, max) = adapting.terms.bounds();
@@ -256,7 +248,7 @@ impl Rules {
 
     /// Reports the latency and the success of a request to its adaptive rules. Returns the number of those rules.
     pub(crate) fn report(&self, checks: &Checks, latency: Duration, ok: bool) -> usize {
-        let adapting = checks.as_slice().iter().filter_map(|check| self.rule(check.rule).adapting());
+        let adapting = checks.as_slice().iter().filter_map(|check| self.rule(check.rule).adapting.as_ref());
         adapting.map(|adapting| adapting.cell.report(latency, ok)).count()
     }
 

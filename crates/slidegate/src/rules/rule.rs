@@ -7,6 +7,7 @@ use std::time::Duration;
 use super::pattern::Pattern;
 use super::selection::Kind;
 use crate::dynamic::adaptive::AdaptiveState;
+use crate::error::check_between;
 use crate::key::KeyTemplate;
 use crate::quota::MAX_SLICES;
 use crate::request::check_name;
@@ -123,33 +124,21 @@ impl Rule {
     ) -> Result<Self, Error> {
         check_name(attribute)?;
         let patterns: Vec<Pattern> = patterns.into_iter().map(Pattern::new).collect();
-        if patterns.is_empty() {
-            return Err(Error::invalid(format!(
-                "match `{attribute}` is an empty list, which matches nothing"
-            )));
-        }
+        ensure!(!patterns.is_empty(), "match `{attribute}` is an empty list, which matches nothing");
         self.conditions.push((attribute.to_owned(), patterns));
         Ok(self)
     }
 
     /// Counts separately for each combination of these attributes. The rule applies only if a request has all of them.
     pub fn per<'k>(mut self, attributes: impl IntoIterator<Item = &'k str>) -> Result<Self, Error> {
-        if !self.overrides.is_empty() {
-            return Err(Error::invalid("key must be named before its overrides"));
-        }
+        ensure!(self.overrides.is_empty(), "key must be named before its overrides");
         for attribute in attributes {
             check_name(attribute)?;
-            if self.key.iter().any(|known| known == attribute) {
-                return Err(Error::invalid(format!("key names `{attribute}` twice")));
-            }
+            ensure!(self.key.iter().all(|known| known != attribute), "key names `{attribute}` twice");
             self.key.push(attribute.to_owned());
         }
-        if self.key.len() > MAX_KEY_ATTRIBUTES {
-            let n = self.key.len();
-            return Err(Error::invalid(format!(
-                "key may name at most {MAX_KEY_ATTRIBUTES} attributes, not {n}"
-            )));
-        }
+        let n = self.key.len();
+        ensure!(n <= MAX_KEY_ATTRIBUTES, "key may name at most {MAX_KEY_ATTRIBUTES} attributes, not {n}");
         Ok(self.with_key_template())
     }
 
@@ -185,9 +174,8 @@ impl Rule {
 
     /// Sets the storage format in Redis. Another encoding starts new counts.
     pub fn encoding(mut self, encoding: Encoding) -> Result<Self, Error> {
-        if encoding == Encoding::Packed && !self.quota.algorithm().is_exact() {
-            return Err(Error::invalid("`encoding: packed` needs algorithm: sliding-window"));
-        }
+        let fits = encoding != Encoding::Packed || self.quota.algorithm().is_exact();
+        ensure!(fits, "`encoding: packed` needs algorithm: sliding-window");
         self.encoding = encoding;
         Ok(self)
     }
@@ -203,37 +191,24 @@ impl Rule {
     /// rule is then counted as a `time-slice` with slices of that length: never more than the limit in any window, but an
     /// admission may count for up to `ttl` longer. Only a [`Lease`](crate::Lease) store takes permits in advance.
     pub fn lease(mut self, permits: u32, ttl: Duration) -> Result<Self, Error> {
-        let Some(lease) = NonZeroU32::new(permits).filter(|n| (2..=MAX_LEASE).contains(&n.get())) else {
-            return Err(Error::invalid(format!(
-                "lease.permits must be between 2 and {MAX_LEASE}, not {permits}"
-            )));
-        };
-        if self.quota.count() == Count::Attempts {
-            return Err(Error::invalid("`lease` cannot be combined with count: attempts"));
-        }
-        if self.quota.warm_up().is_some() {
-            return Err(Error::invalid(LEASE_WITH_WARM_UP));
-        }
-        if self.adapting.is_some() {
-            return Err(Error::invalid(LEASE_WITH_ADAPTIVE));
-        }
-        if self.encoding == Encoding::Packed {
-            return Err(Error::invalid("`lease` cannot be combined with encoding: packed"));
-        }
+        check_between("lease.permits", permits, 2, MAX_LEASE)?;
+        let admitted = self.quota.count() == Count::Admitted;
+        ensure!(admitted, "`lease` cannot be combined with count: attempts");
+        ensure!(self.quota.warm_up().is_none(), "{LEASE_WITH_WARM_UP}");
+        ensure!(self.adapting.is_none(), "{LEASE_WITH_ADAPTIVE}");
+        ensure!(self.encoding != Encoding::Packed, "`lease` cannot be combined with encoding: packed");
         let algorithm = leased_algorithm(&self.quota, ttl.into())?;
         self.quota = self.quota.with_algorithm(algorithm)?;
         for quota in self.overrides.values_mut() {
             *quota = quota.with_algorithm(leased_algorithm(quota, ttl.into())?)?;
         }
-        self.lease = Some(lease);
+        self.lease = NonZeroU32::new(permits);
         Ok(self)
     }
 
     /// Adds a warm-up to the limit and those of its overrides. Not with a [lease](Rule::lease).
     pub fn warm_up(mut self, warm_up: WarmUp) -> Result<Self, Error> {
-        if self.lease.is_some() {
-            return Err(Error::invalid(LEASE_WITH_WARM_UP));
-        }
+        ensure!(self.lease.is_none(), "{LEASE_WITH_WARM_UP}");
         self.quota = self.quota.with_warm_up(warm_up)?;
         for quota in self.overrides.values_mut() {
             *quota = quota.with_warm_up(warm_up)?;
@@ -244,9 +219,7 @@ impl Rule {
     /// Lets the limit, and those of its overrides, follow the load. It takes an
     /// [`AdaptiveController`](crate::AdaptiveController). Not with a [lease](Rule::lease).
     pub fn adaptive(mut self, terms: Adaptive) -> Result<Self, Error> {
-        if self.lease.is_some() {
-            return Err(Error::invalid(LEASE_WITH_ADAPTIVE));
-        }
+        ensure!(self.lease.is_none(), "{LEASE_WITH_ADAPTIVE}");
         let (_, max) = terms.bounds();
         for quota in self.overrides.values().chain([&self.quota]) {
             quota.check_scales(max)?;
@@ -274,12 +247,8 @@ impl Rule {
     }
 
     pub(super) fn add_override(&mut self, values: Vec<&str>, quota: Quota) -> Result<(), Error> {
-        if values.len() != self.key.len() {
-            return Err(Error::invalid(format!(
-                "an override must name all attributes of key [{}]",
-                self.key.join(", ")
-            )));
-        }
+        let key = self.key.join(", ");
+        ensure!(values.len() == self.key.len(), "an override must name all attributes of key [{key}]");
         let longest = values.iter().map(|value| value.len()).max().unwrap_or_default();
         let values = values.into_iter().map(str::to_owned).collect();
         let quota = match self.leased() {
@@ -294,9 +263,7 @@ impl Rule {
         if let Some(AdaptiveState { terms, .. }) = &self.adapting {
             quota.check_scales(terms.bounds().1)?;
         }
-        if self.overrides.insert(values, quota).is_some() {
-            return Err(Error::invalid("another override has the same key"));
-        }
+        ensure!(self.overrides.insert(values, quota).is_none(), "another override has the same key");
         self.longest_override = self.longest_override.max(longest);
         Ok(())
     }
@@ -346,10 +313,6 @@ impl Rule {
         self.adapting.as_ref().map(|adapting| adapting.cell.factor())
     }
 
-    pub(crate) fn adapting(&self) -> Option<&AdaptiveState> {
-        self.adapting.as_ref()
-    }
-
     /// Returns the key attributes.
     pub fn key(&self) -> impl Iterator<Item = &str> {
         self.key.iter().map(String::as_str)
@@ -363,9 +326,8 @@ impl Rule {
 
 /// Rejects `count: attempts` for `concurrency`, because a denied request holds no permits.
 pub(super) fn check_held(quota: &Quota) -> Result<(), Error> {
-    if quota.is_held() && quota.count() == Count::Attempts {
-        return Err(Error::invalid("`count: attempts` cannot be combined with algorithm: concurrency"));
-    }
+    let fits = !quota.is_held() || quota.count() == Count::Admitted;
+    ensure!(fits, "`count: attempts` cannot be combined with algorithm: concurrency");
     Ok(())
 }
 
@@ -395,19 +357,16 @@ fn leased_algorithm(quota: &Quota, ttl: Micros) -> Result<Algorithm, Error> {
 /// Checks a rule name, which appears in headers, metrics and keys: letters, digits, `.`, `_`, `/` and `-`.
 pub(crate) fn check_rule_name(name: &str) -> Result<(), Error> {
     check_label("a rule name", name)?;
-    if name == super::AD_HOC {
-        return Err(Error::invalid(format!("the rule name `{name}` is reserved for ad-hoc limits")));
-    }
+    ensure!(name != super::AD_HOC, "the rule name `{name}` is reserved for ad-hoc limits");
     Ok(())
 }
 
 pub(super) fn check_label(what: &str, name: &str) -> Result<(), Error> {
     let allowed = |b: u8| b.is_ascii_alphanumeric() || b"._/-".contains(&b);
     let starts = name.as_bytes().first().is_some_and(u8::is_ascii_alphanumeric);
-    if !starts || name.len() > 64 || !name.bytes().all(allowed) {
-        return Err(Error::invalid(format!(
-            "{what} must be 1 to 64 letters, digits or any of `._/-`, and start with a letter or digit"
-        )));
-    }
+    ensure!(
+        starts && name.len() <= 64 && name.bytes().all(allowed),
+        "{what} must be 1 to 64 letters, digits or any of `._/-`, and start with a letter or digit"
+    );
     Ok(())
 }

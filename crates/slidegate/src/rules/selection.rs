@@ -67,9 +67,7 @@ impl Rule {
     /// rules that it replaces stay replaced.
     pub fn replaces<'r>(mut self, rules: impl IntoIterator<Item = &'r str>) -> Result<Self, Error> {
         for rule in rules {
-            if rule == self.name {
-                return Err(Error::invalid(format!("rule `{rule}` cannot replace itself")));
-            }
+            ensure!(rule != self.name, "rule `{rule}` cannot replace itself");
             self.replaces.push(rule.to_owned());
         }
         Ok(self)
@@ -114,7 +112,9 @@ impl Selection {
         let groups = groups.collect();
         let names: HashMap<&str, u32> = rules.iter().map(Rule::name).zip(0..).collect();
         let numbered = |rule: &Rule| {
-            let number = |name: &String| names.get(name.as_str()).copied().ok_or_else(|| no_such_rule(name));
+            let number = |name: &String| {
+                names.get(name.as_str()).copied().ok_or_else(|| no_such_rule("replaces", name))
+            };
             rule.replaces.iter().map(number).collect()
         };
         let replaces = rules.iter().map(numbered).collect::<Result<_, Error>>()?;
@@ -158,6 +158,6 @@ impl Selection {
     }
 }
 
-pub(super) fn no_such_rule(name: &str) -> Error {
-    Error::invalid(format!("replaces names `{name}`, which is not a rule"))
+pub(super) fn no_such_rule(field: &str, name: &str) -> Error {
+    Error::invalid(format!("{field} names `{name}`, which is not a rule"))
 }

@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 
 use super::rule::{Mode, Rule};
+use super::selection::no_such_rule;
 use crate::Error;
 
 impl Rule {
@@ -26,9 +27,7 @@ impl Rule {
     /// # Ok::<(), slidegate::Error>(()) }).unwrap();
     /// ```
     pub fn shadow_of(mut self, rule: &str) -> Result<Self, Error> {
-        if rule == self.name {
-            return Err(Error::invalid(format!("rule `{rule}` cannot be a shadow of itself")));
-        }
+        ensure!(rule != self.name, "rule `{rule}` cannot be a shadow of itself");
         self.shadow_of = Some(rule.to_owned());
         self.mode = Mode::Shadow;
         Ok(self)
@@ -43,9 +42,5 @@ impl Rule {
 /// Checks that every rule with a shadow exists.
 pub(super) fn check(rules: &[Rule], names: &HashSet<&str>) -> Result<(), Error> {
     let mut shadowed = rules.iter().filter_map(Rule::shadowed);
-    shadowed.find(|name| !names.contains(name)).map_or(Ok(()), |name| Err(no_such_rule(name)))
-}
-
-pub(super) fn no_such_rule(name: &str) -> Error {
-    Error::invalid(format!("shadow-of names `{name}`, which is not a rule"))
+    shadowed.find(|name| !names.contains(name)).map_or(Ok(()), |name| Err(no_such_rule("shadow-of", name)))
 }

@@ -1,4 +1,48 @@
 //! The [`Store`] trait, and all stores that implement it.
+
+/// Implements methods of [`Store`] by the same methods of another store.
+macro_rules! forward {
+    ($self:ident => $store:expr; $($method:ident),*) => { $( forward!(@$method $self, $store); )* };
+    (@admit $($to:tt)*) => { forward!(@call $($to)*, admit(batch: &[$crate::Checks]) -> $crate::BatchVerdicts); };
+    (@admit_run $($to:tt)*) => {
+        forward!(@call $($to)*, admit_run(checks: &$crate::Checks, times: usize) -> $crate::BatchVerdicts);
+    };
+    (@settle $($to:tt)*) => {
+        forward!(@call $($to)*, settle(settlements: &[$crate::Settlement]) -> $crate::Receipt);
+    };
+    (@give_back $($to:tt)*) => {
+        forward!(@call $($to)*, give_back(key: &$crate::Key, entries: &[$crate::Entry]) -> ());
+    };
+    (@inspect $($to:tt)*) => { forward!(@call $($to)*, inspect(key: &$crate::Key) -> Option<$crate::Inspection>); };
+    (@reset $($to:tt)*) => { forward!(@call $($to)*, reset(key: &$crate::Key) -> bool); };
+    (@call $self:ident, $store:expr, $method:ident($($argument:ident: $type:ty),*) -> $output:ty) => {
+        fn $method(&$self, $($argument: $type),*) -> impl Future<Output = Result<$output, $crate::Error>> + Send {
+            $store.$method($($argument),*)
+        }
+    };
+    (@shard_of $self:ident, $store:expr) => {
+        fn shard_of(&$self, key: &$crate::Key) -> u16 {
+            $store.shard_of(key)
+        }
+    };
+    (@listen $self:ident, $store:expr) => {
+        fn listen(&$self, listener: std::sync::Weak<dyn $crate::Listener>) {
+            $store.listen(listener);
+        }
+    };
+}
+
+/// Implements `Clone` for a store: all clones share its state.
+macro_rules! share_by_clone {
+    ($name:ident<$parameter:ident $(: $bound:path)?>) => {
+        impl<$parameter $(: $bound)?> Clone for $name<$parameter> {
+            fn clone(&self) -> Self {
+                $name { inner: Arc::clone(&self.inner) }
+            }
+        }
+    };
+}
+
 #[cfg(feature = "redis")]
 pub(crate) mod coalesce;
 pub(crate) mod deny_cache;
@@ -117,40 +161,11 @@ pub(crate) async fn give_back_singly<S: Store + ?Sized>(
     Ok(())
 }
 
+/// Returns the verdicts of a batch of one request.
+pub(crate) fn single(batch_verdicts: BatchVerdicts) -> Result<Verdicts, Error> {
+    batch_verdicts.into_iter().next().ok_or_else(Error::short_answer)
+}
+
 impl<S: Store + ?Sized> Store for std::sync::Arc<S> {
-    fn admit(&self, batch: &[Checks]) -> impl Future<Output = Result<BatchVerdicts, Error>> + Send {
-        (**self).admit(batch)
-    }
-
-    fn admit_run(
-        &self,
-        checks: &Checks,
-        times: usize,
-    ) -> impl Future<Output = Result<BatchVerdicts, Error>> + Send {
-        (**self).admit_run(checks, times)
-    }
-
-    fn settle(&self, settlements: &[Settlement]) -> impl Future<Output = Result<Receipt, Error>> + Send {
-        (**self).settle(settlements)
-    }
-
-    fn give_back(&self, key: &Key, entries: &[Entry]) -> impl Future<Output = Result<(), Error>> + Send {
-        (**self).give_back(key, entries)
-    }
-
-    fn inspect(&self, key: &Key) -> impl Future<Output = Result<Option<Inspection>, Error>> + Send {
-        (**self).inspect(key)
-    }
-
-    fn reset(&self, key: &Key) -> impl Future<Output = Result<bool, Error>> + Send {
-        (**self).reset(key)
-    }
-
-    fn shard_of(&self, key: &Key) -> u16 {
-        (**self).shard_of(key)
-    }
-
-    fn listen(&self, listener: Weak<dyn Listener>) {
-        (**self).listen(listener);
-    }
+    forward!(self => (**self); admit, admit_run, settle, give_back, inspect, reset, shard_of, listen);
 }

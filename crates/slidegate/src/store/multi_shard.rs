@@ -236,11 +236,7 @@ impl<S: ShardedStore> Sequence<S> {
     }
 
     fn checks_of(&self, part: &Part<S::Shard>) -> Checks {
-        let checks = Checks::distinct(part.indices.iter().map(|&i| self.checks.as_slice()[i].clone()));
-        match self.checks.id() {
-            Some(id) => checks.with_id(id.clone()),
-            None => checks,
-        }
+        self.checks.with_checks(part.indices.iter().map(|&i| self.checks.as_slice()[i].clone()))
     }
 
     fn denies(&self, part: &Part<S::Shard>, verdicts: &Verdicts) -> bool {

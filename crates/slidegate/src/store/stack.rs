@@ -1,7 +1,7 @@
 //! The usual stack of stores around Redis: failover, coalescing, deny cache and leases.
 
 use super::coalesce::{Coalesce, CoalesceOptions};
-use super::failover::check_range;
+use crate::error::check_between;
 use crate::store::deny_cache::{DEFAULT_MAX_DENIALS, DenyCache};
 use crate::{Clock, Error, Failover, Lease, SystemClock};
 
@@ -40,8 +40,8 @@ impl Default for StackOptions {
 impl StackOptions {
     /// Returns an error that names the option which is out of bounds, as the configuration file spells it.
     pub fn check(&self) -> Result<(), Error> {
-        check_range("max-waiting", self.max_waiting, 1, 1_000_000)?;
-        check_range("deny-cache", self.deny_cache, 0, 10_000_000)
+        check_between("max-waiting", self.max_waiting, 1, 1_000_000)?;
+        check_between("deny-cache", self.deny_cache, 0, 10_000_000)
     }
 }
 

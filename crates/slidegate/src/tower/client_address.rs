@@ -82,9 +82,7 @@ impl ClientAddress {
 
     /// Sets the number of bits of an IPv6 address that identify a client, from 16 to 128.
     pub fn ipv6_prefix(self, bits: u8) -> Result<Self, Error> {
-        if !(16..=128).contains(&bits) {
-            return Err(Error::invalid(format!("an IPv6 prefix must be from 16 to 128 bits, not {bits}")));
-        }
+        ensure!((16..=128).contains(&bits), "an IPv6 prefix must be from 16 to 128 bits, not {bits}");
         Ok(ClientAddress { ipv6_prefix: bits, ..self })
     }
 

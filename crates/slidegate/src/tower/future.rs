@@ -107,7 +107,7 @@ where
                 }
                 let mut in_flight = InFlight::new(Arc::clone(shared), decision);
                 let future = inner.call(request);
-                in_flight.set_running(false);
+                in_flight.running = false;
                 State::Serving { future, in_flight: Some(in_flight) }
             }
             Ok(decision) => State::denied(shared, protocol, &Denial::OverLimit(&decision)),
@@ -148,16 +148,16 @@ where
                     state.set(State::decided(&shared, protocol, decision, &mut inner, request));
                 }
                 StateProjection::Serving { future, in_flight } => {
-                    in_flight.iter_mut().for_each(|in_flight| in_flight.set_running(true));
+                    in_flight.iter_mut().for_each(|in_flight| in_flight.running = true);
                     let result = future.poll(context);
-                    in_flight.iter_mut().for_each(|in_flight| in_flight.set_running(false));
+                    in_flight.iter_mut().for_each(|in_flight| in_flight.running = false);
                     return Poll::Ready(match (ready!(result), in_flight.take()) {
                         (Ok(response), Some(in_flight)) => Ok(in_flight.respond(response)),
                         (Ok(response), None) => {
                             Ok(response.map(|body| ResponseBody::from_service(body, None)))
                         }
                         (Err(error), in_flight) => {
-                            in_flight.into_iter().for_each(InFlight::fail);
+                            in_flight.iter().for_each(InFlight::failed);
                             Err(error)
                         }
                     });

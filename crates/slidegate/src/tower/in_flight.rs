@@ -18,7 +18,7 @@ pub(super) struct InFlight<S: Store + 'static> {
     guard: Option<PermitGuard>,
     since: Micros,
     /// True while the service runs. If the value is dropped meanwhile, the service has panicked.
-    running: bool,
+    pub(super) running: bool,
 }
 
 impl<S: Store + 'static> InFlight<S> {
@@ -28,11 +28,6 @@ impl<S: Store + 'static> InFlight<S> {
         InFlight { shared, decision, guard, since, running: true }
     }
 
-    /// Sets the running flag, which is true at the start.
-    pub(super) fn set_running(&mut self, running: bool) {
-        self.running = running;
-    }
-
     /// Handles the head of a response. Held permits move to its body.
     pub(super) fn respond<B>(mut self, response: Response<B>) -> Response<ResponseBody<B>> {
         let (mut head, body) = response.into_parts();
@@ -40,7 +35,7 @@ impl<S: Store + 'static> InFlight<S> {
         if let Some(cost) = self.shared.cost(&head) {
             self.settle(cost);
         }
-        if self.shared.options.headers_on_allowed {
+        if !self.shared.options.headers_on_denials_only {
             let mut text = BytesMut::with_capacity(128);
             headers::add(&self.decision, self.shared.options.older_headers, &mut text, &mut head.headers);
         }
@@ -48,11 +43,7 @@ impl<S: Store + 'static> InFlight<S> {
     }
 
     /// Handles an error of the service.
-    pub(super) fn fail(self) {
-        self.failed();
-    }
-
-    fn failed(&self) {
+    pub(super) fn failed(&self) {
         self.report(false);
         if self.shared.options.refunds_failures {
             self.settle(0);

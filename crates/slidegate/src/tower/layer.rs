@@ -38,12 +38,9 @@ impl<S: Store + 'static> RateLimitLayer<S> {
         check_name(name)?;
         extract.check()?;
         let known = &self.shared.options.attributes;
-        if known.iter().any(|(other, _)| **other == *name) {
-            return Err(Error::invalid(format!("attribute `{name}` is given twice")));
-        }
-        if known.len() == MAX_ATTRIBUTES {
-            return Err(Error::invalid(format!("a request may have at most {MAX_ATTRIBUTES} attributes")));
-        }
+        let first = known.iter().all(|(other, _)| **other != *name);
+        ensure!(first, "attribute `{name}` is given twice");
+        ensure!(known.len() < MAX_ATTRIBUTES, "a request may have at most {MAX_ATTRIBUTES} attributes");
         Ok(self.with(|options| options.attributes.push((name.into(), extract))))
     }
 
@@ -85,7 +82,7 @@ impl<S: Store + 'static> RateLimitLayer<S> {
     /// Omits rate-limit headers from responses of the service; denials always have them.
     #[must_use]
     pub fn headers_on_denials_only(self) -> Self {
-        self.with(|options| options.headers_on_allowed = false)
+        self.with(|options| options.headers_on_denials_only = true)
     }
 
     /// Adds `X-RateLimit-Limit`, `-Remaining` and `-Reset` to the headers of the IETF draft.

@@ -34,7 +34,7 @@ impl<S: Store> Clone for Shared<S> {
     }
 }
 
-#[derive(Clone)]
+#[derive(Clone, Default)]
 pub(super) struct Options {
     pub(super) attributes: Vec<(Box<str>, Extract)>,
     /// Number of permits of a request; `None` means one.
@@ -43,31 +43,14 @@ pub(super) struct Options {
     pub(super) refund_when: Option<Arc<When>>,
     pub(super) cost_from: Option<Arc<Cost>>,
     pub(super) fail_open: bool,
-    /// True if responses to allowed requests have rate-limit headers; `older_headers` adds `X-RateLimit-*`.
-    pub(super) headers_on_allowed: bool,
+    /// True if responses to allowed requests have no rate-limit headers.
+    pub(super) headers_on_denials_only: bool,
+    /// True to add `X-RateLimit-*`.
     pub(super) older_headers: bool,
     pub(super) passes_decision: bool,
     /// Protocol of denials; `None` to detect it from the request.
     pub(super) protocol: Option<Protocol>,
     pub(super) answer: Option<Arc<Answer>>,
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        Options {
-            attributes: Vec::new(),
-            permits: None,
-            refunds_failures: false,
-            refund_when: None,
-            cost_from: None,
-            fail_open: false,
-            headers_on_allowed: true,
-            older_headers: false,
-            passes_decision: false,
-            protocol: None,
-            answer: None,
-        }
-    }
 }
 
 /// Reason why a request has no checks.

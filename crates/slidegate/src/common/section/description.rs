@@ -1,7 +1,7 @@
 //! Sections, fields and their types as data: for schemas, messages and the reference page.
 
 use crate::Micros;
-use crate::common::words::Words;
+use crate::words::Words;
 
 /// Declaration of one field, without its type.
 #[derive(Clone, Copy, Debug)]

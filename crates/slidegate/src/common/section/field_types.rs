@@ -7,8 +7,8 @@ use std::time::Duration;
 use super::{FieldType, Kind, Shown, Terms, Vocabulary};
 use crate::Micros;
 use crate::common::percent::percent;
-use crate::common::words::Words;
 use crate::common::yaml::{Node, Reader};
+use crate::words::Words;
 
 /// Records a mistake if a value is outside of the bounds of its field. `text` formats a value.
 fn within(
@@ -24,8 +24,7 @@ fn within(
         return Some(value);
     }
     let [min, max, value] = [min, max, value].map(text);
-    reader.problem(node, format!("{what} must be between {min} and {max}, not {value}"));
-    None
+    reader.reject(node, format!("{what} must be between {min} and {max}, not {value}"))
 }
 
 macro_rules! whole_numbers {
@@ -130,8 +129,7 @@ crate::field_type! {
     read: |node, reader, what, terms| {
         let share = reader.percent(node, what)?;
         if !share.is_multiple_of(100) {
-            reader.problem(node, format!("{what} must be a whole number of percent"));
-            return None;
+            return reader.reject(node, format!("{what} must be a whole number of percent"));
         }
         let bounds = terms.bounds.unwrap_or((0, u32::MAX.into()));
         let percent = within(node, reader, what, u64::from(share / 100), bounds, |n| format!("{n}%"))?;

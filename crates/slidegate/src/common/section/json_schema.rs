@@ -4,7 +4,7 @@ use schemars::{Schema, SchemaGenerator, json_schema};
 use serde_json::{Map, Value, json};
 
 use super::{Description, Kind, Terms, Vocabulary};
-use crate::common::words::Words;
+use crate::words::Words;
 
 /// Returns the schema of a section. The schemas of nested sections and of words go to the definitions of `generator`.
 pub fn schema(section: &Description, generator: &mut SchemaGenerator) -> Schema {

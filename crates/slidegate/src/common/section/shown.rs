@@ -80,21 +80,15 @@ impl fmt::Display for Shown {
             Shown::Number(number) => number.fmt(f),
             Shown::Text(text) => write_text(f, text),
             Shown::List(items) => {
-                f.write_str("[")?;
-                for (index, item) in items.iter().enumerate() {
-                    write!(f, "{}{item}", if index > 0 { ", " } else { "" })?;
-                }
-                f.write_str("]")
+                let items: Vec<String> = items.iter().map(Shown::to_string).collect();
+                write!(f, "[{}]", items.join(", "))
             }
             Shown::Map(fields) if fields.is_empty() => f.write_str("{}"),
             Shown::Map(fields) => {
-                f.write_str("{ ")?;
-                for (index, (name, value)) in fields.iter().enumerate() {
-                    f.write_str(if index > 0 { ", " } else { "" })?;
-                    write_text(f, name)?;
-                    write!(f, ": {value}")?;
-                }
-                f.write_str(" }")
+                let field =
+                    |(name, value): &(String, Shown)| format!("{}: {value}", Shown::Text(name.clone()));
+                let fields: Vec<String> = fields.iter().map(field).collect();
+                write!(f, "{{ {} }}", fields.join(", "))
             }
         }
     }

@@ -20,6 +20,20 @@ impl Reader {
         self.problems.push(Problem { line: node.line, column: node.column, message });
     }
 
+    /// Reports a problem that leaves no value.
+    pub(crate) fn reject<T>(&mut self, node: &Node, message: impl Into<String>) -> Option<T> {
+        self.problem(node, message);
+        None
+    }
+
+    /// Reports a problem unless there is a value.
+    fn expect<T>(&mut self, node: &Node, what: &str, wanted: &str, value: Option<T>) -> Option<T> {
+        if value.is_none() {
+            self.problem(node, format!("{what} must be {wanted}, not {}", node.describe()));
+        }
+        value
+    }
+
     /// Records something at `node` that is valid and probably not intended.
     pub fn warning(&mut self, node: &Node, message: impl Into<String>) {
         let message = one_line(&message.into());
@@ -67,8 +81,7 @@ impl Reader {
     /// Returns the entries of a mapping with user-defined names.
     pub fn entries<'n>(&mut self, node: &'n Node, what: &str) -> Option<Vec<(&'n Node, String, &'n Node)>> {
         let Value::Map(map) = &node.value else {
-            self.problem(node, format!("{what} must be a mapping, not {}", node.describe_shape()));
-            return None;
+            return self.reject(node, format!("{what} must be a mapping, not {}", node.describe_shape()));
         };
         let (mut entries, mut names) = (Vec::new(), HashSet::new());
         for (key, value) in map {
@@ -86,10 +99,7 @@ impl Reader {
     pub fn list<'n>(&mut self, node: &'n Node, what: &str) -> Option<&'n [Node]> {
         match &node.value {
             Value::List(items) => Some(items),
-            _ => {
-                self.problem(node, format!("{what} must be a list, not {}", node.describe_shape()));
-                None
-            }
+            _ => self.reject(node, format!("{what} must be a list, not {}", node.describe_shape())),
         }
     }
 
@@ -103,18 +113,14 @@ impl Reader {
 
     /// Reads text.
     pub fn text<'n>(&mut self, node: &'n Node, what: &str) -> Option<&'n str> {
-        match &node.value {
-            Value::Text(text) => Some(text),
+        let found = match &node.value {
+            Value::Text(text) => return Some(text),
             Value::Bool(_) | Value::Integer(_) | Value::Float(_) => {
-                let found = node.describe();
-                self.problem(node, format!("{what} must be text, not {found}: write \"{found}\" in quotes"));
-                None
+                format!("{0}: write \"{0}\" in quotes", node.describe())
             }
-            _ => {
-                self.problem(node, format!("{what} must be text, not {}", node.describe()));
-                None
-            }
-        }
+            _ => node.describe(),
+        };
+        self.reject(node, format!("{what} must be text, not {found}"))
     }
 
     /// Reads text, or a whole number as text.
@@ -142,48 +148,25 @@ impl Reader {
 
     /// Reads a non-negative integer.
     pub fn whole(&mut self, node: &Node, what: &str) -> Option<u64> {
-        if let Value::Integer(n) = node.value
-            && let Ok(n) = u64::try_from(n)
-        {
-            return Some(n);
-        }
-        self.problem(node, format!("{what} must be a whole number, not {}", node.describe()));
-        None
+        let number = if let Value::Integer(n) = node.value { u64::try_from(n).ok() } else { None };
+        self.expect(node, what, "a whole number", number)
     }
 
     /// Reads `true` or `false`.
     pub fn flag(&mut self, node: &Node, what: &str) -> Option<bool> {
-        if let Value::Bool(flag) = node.value {
-            return Some(flag);
-        }
-        self.problem(node, format!("{what} must be true or false, not {}", node.describe()));
-        None
+        let flag = if let Value::Bool(flag) = node.value { Some(flag) } else { None };
+        self.expect(node, what, "true or false", flag)
     }
 
     /// Reads a length of time such as `250ms`, `5s` or `1h 30m`.
     pub fn duration(&mut self, node: &Node, what: &str) -> Option<Micros> {
-        if let Value::Text(text) = &node.value
-            && let Ok(duration) = text.parse()
-        {
-            return Some(duration);
-        }
-        let found = node.describe();
-        self.problem(node, format!("{what} must be a length of time such as 250ms, 5s or 1h, not {found}"));
-        None
+        let duration = node.text().and_then(|text| text.parse().ok());
+        self.expect(node, what, "a length of time such as 250ms, 5s or 1h", duration)
     }
 
     /// Reads a share such as `10%` or `12.5%`, in hundredths of a percent.
     pub fn percent(&mut self, node: &Node, what: &str) -> Option<u32> {
-        if let Value::Text(text) = &node.value
-            && let Some(share) = hundredths(text)
-        {
-            return Some(share);
-        }
-        self.problem(
-            node,
-            format!("{what} must be a percentage such as 80% or 12.5%, not {}", node.describe()),
-        );
-        None
+        self.expect(node, what, "a percentage such as 80% or 12.5%", node.text().and_then(hundredths))
     }
 
     /// Reads a number such as `1.5`, in hundredths: rounded, and at most a million.
@@ -193,23 +176,15 @@ impl Reader {
             Value::Float(n) => n,
             _ => f64::NAN,
         };
-        if (0.0..=1e6).contains(&number) {
-            return Some((number * 100.0).round() as u32);
-        }
-        self.problem(node, format!("{what} must be a number such as 1.5, not {}", node.describe()));
-        None
+        let hundredths = (0.0..=1e6).contains(&number).then(|| (number * 100.0).round() as u32);
+        self.expect(node, what, "a number such as 1.5", hundredths)
     }
 
     /// Reads one of several words, and returns its meaning.
     pub fn word<T: Copy>(&mut self, node: &Node, what: &str, words: &[(&str, T)]) -> Option<T> {
-        if let Value::Text(text) = &node.value
-            && let Some((_, meaning)) = words.iter().find(|(word, _)| word == text)
-        {
-            return Some(*meaning);
-        }
+        let meaning = words.iter().find(|(word, _)| node.is_word(word)).map(|(_, meaning)| *meaning);
         let words: Vec<_> = words.iter().map(|(word, _)| *word).collect();
-        self.problem(node, format!("{what} must be one of {}, not {}", words.join(", "), node.describe()));
-        None
+        self.expect(node, what, &format!("one of {}", words.join(", ")), meaning)
     }
 }
 

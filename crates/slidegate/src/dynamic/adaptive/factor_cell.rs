@@ -18,7 +18,7 @@ pub(crate) struct AdaptiveState {
 }
 
 /// Factor and reports. All decisions read and write it, without a lock.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct FactorCell {
     factor: AtomicU32,
     count: AtomicU64,
@@ -49,12 +49,7 @@ impl Eq for AdaptiveState {}
 
 impl FactorCell {
     fn new(factor: u32) -> Self {
-        FactorCell {
-            factor: AtomicU32::new(factor),
-            count: AtomicU64::new(0),
-            latency: AtomicU64::new(0),
-            failed: AtomicU64::new(0),
-        }
+        FactorCell { factor: AtomicU32::new(factor), ..FactorCell::default() }
     }
 
     /// Returns the factor in ten-thousandths.

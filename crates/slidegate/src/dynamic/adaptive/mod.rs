@@ -25,6 +25,7 @@ pub use self::load::{HostLoad, Load};
 pub use self::policy::AdaptivePolicy;
 pub use self::thresholds::Thresholds;
 use crate::common::percent::percent;
+use crate::error::check_between;
 use crate::{Error, Micros};
 
 /// Factor of 100 %: factors are in ten-thousandths of the limit.
@@ -62,14 +63,14 @@ pub enum Latencies {
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Adaptive {
-    cpu: Option<Thresholds>,
-    memory: Option<Thresholds>,
-    latency: Option<Latencies>,
-    min: u32,
-    max: u32,
+    pub(crate) cpu: Option<Thresholds>,
+    pub(crate) memory: Option<Thresholds>,
+    pub(crate) latency: Option<Latencies>,
+    pub(crate) min: u32,
+    pub(crate) max: u32,
     /// Strength of the thresholds, in hundredths.
-    sensitivity: u32,
-    smooth: Micros,
+    pub(crate) sensitivity: u32,
+    pub(crate) smooth: Micros,
 }
 
 impl Default for Adaptive {
@@ -115,48 +116,31 @@ impl Adaptive {
     }
 
     pub(crate) fn set_tolerance(&mut self, share: u32) -> Result<(), Error> {
-        if !(110 * 100..=10_000 * 100).contains(&share) {
-            return Err(Error::invalid(format!(
-                "adaptive.latency.tolerance must be between 110% and 10000%, not {}",
-                percent(share)
-            )));
-        }
+        ensure!(
+            (110 * 100..=10_000 * 100).contains(&share),
+            "adaptive.latency.tolerance must be between 110% and 10000%, not {}",
+            percent(share)
+        );
         self.latency = Some(Latencies::Gradient(share));
         Ok(())
     }
 
     /// Sets the bounds of the factor, in percent: `min` from 1 to 100, `max` from 100 to 1,000.
     pub fn between(mut self, min: u32, max: u32) -> Result<Self, Error> {
-        self.set_bounds(min.saturating_mul(100), max.saturating_mul(100))?;
-        Ok(self)
-    }
-
-    pub(crate) fn set_bounds(&mut self, min: u32, max: u32) -> Result<(), Error> {
-        if !(WHOLE / 100..=WHOLE).contains(&min) {
-            return Err(Error::invalid(format!(
-                "adaptive.min must be between 1% and 100%, not {}",
-                percent(min)
-            )));
-        }
-        if !(WHOLE..=MAX_FACTOR).contains(&max) {
-            return Err(Error::invalid(format!(
-                "adaptive.max must be between 100% and 1000%, not {}",
-                percent(max)
-            )));
-        }
+        let [min, max] = [min, max].map(|percent| percent.saturating_mul(100));
+        let [min_text, max_text] = [min, max].map(percent);
+        let valid = (WHOLE / 100..=WHOLE).contains(&min);
+        ensure!(valid, "adaptive.min must be between 1% and 100%, not {min_text}");
+        let valid = (WHOLE..=MAX_FACTOR).contains(&max);
+        ensure!(valid, "adaptive.max must be between 100% and 1000%, not {max_text}");
         (self.min, self.max) = (min, max);
-        Ok(())
+        Ok(self)
     }
 
     /// Sets the strength with which thresholds act, in hundredths: 100 applies their factors as they are, 50 halves the change,
     /// 200 doubles it. From 1 to 1,000.
     pub fn sensitivity(mut self, hundredths: u32) -> Result<Self, Error> {
-        if !(1..=1_000).contains(&hundredths) {
-            return Err(Error::invalid(format!(
-                "adaptive.sensitivity must be between 0.01 and 10, not {}",
-                f64::from(hundredths) / 100.0
-            )));
-        }
+        check_between("adaptive.sensitivity", f64::from(hundredths) / 100.0, 0.01, 10.0)?;
         self.sensitivity = hundredths;
         Ok(self)
     }
@@ -165,11 +149,7 @@ impl Adaptive {
     /// takes three times as long.
     pub fn smooth(mut self, smooth: Duration) -> Result<Self, Error> {
         let smooth = Micros::from(smooth);
-        if !(MIN_SMOOTH..=MAX_SMOOTH).contains(&smooth) {
-            return Err(Error::invalid(format!(
-                "adaptive.smooth must be between {MIN_SMOOTH} and {MAX_SMOOTH}, not {smooth}"
-            )));
-        }
+        check_between("adaptive.smooth", smooth, MIN_SMOOTH, MAX_SMOOTH)?;
         self.smooth = smooth;
         Ok(self)
     }

@@ -47,14 +47,9 @@ impl Thresholds {
 
     pub(crate) fn checked(self) -> Result<Self, Error> {
         let Thresholds { low, high, below, above } = self;
-        if low >= high {
-            return Err(Error::invalid("low must be less than high"));
-        }
-        if !(WHOLE..=10 * WHOLE).contains(&below) || !(WHOLE / 100..=WHOLE).contains(&above) {
-            return Err(Error::invalid(
-                "below must be between 100% and 1000%, and above between 1% and 100%",
-            ));
-        }
+        ensure!(low < high, "low must be less than high");
+        let valid = (WHOLE..=10 * WHOLE).contains(&below) && (WHOLE / 100..=WHOLE).contains(&above);
+        ensure!(valid, "below must be between 100% and 1000%, and above between 1% and 100%");
         Ok(self)
     }
 

@@ -9,22 +9,22 @@ use crate::{Adaptive, Error, Micros};
 
 crate::section! {
     /// Settings by which a limit follows the load.
-    pub struct AdaptiveFile("Adaptive", dotted: true) {
+    pub(super) struct AdaptiveFile("Adaptive", dotted: true, base: Adaptive::default()) for Adaptive {
         /// CPU use: spare capacity below `low`, overload from `high` on. Or `off`.
-        cpu: Option<Thresholds> as CpuUse = Adaptive::default().by_cpu(),
+        cpu: CpuUse,
         /// Memory use: spare capacity below `low`, overload from `high` on. Or `off`.
-        memory: Option<Thresholds> as MemoryUse = Adaptive::default().by_memory(),
+        memory: MemoryUse,
         /// Reported latencies: spare capacity below `low`, overload from `high` on. Or `gradient`, or `off`.
-        latency: Option<Latencies> as ReportedLatency = Adaptive::default().by_latency(),
+        latency: ReportedLatency,
         /// Lowest share of the limit.
-        min: u32 as Percent { between(WHOLE as u64 / 100, WHOLE as u64) } = Adaptive::default().bounds().0,
+        min: Percent { between(WHOLE as u64 / 100, WHOLE as u64) },
         /// Highest share of the limit.
-        max: u32 as Percent { between(WHOLE as u64, MAX_FACTOR as u64) } = Adaptive::default().bounds().1,
+        max: Percent { between(WHOLE as u64, MAX_FACTOR as u64) },
         /// Strength with which the thresholds act.
-        sensitivity: u32 as Hundredths { between(1, 1_000) } = Adaptive::default().sensitive(),
+        sensitivity: Hundredths { between(1, 1_000) },
         /// Time constant of a fall: after this time the limit has covered two thirds of the distance. A rise takes three times
         /// as long.
-        smooth: Micros { lasting(MIN_SMOOTH, MAX_SMOOTH) } = Adaptive::default().smoothed(),
+        smooth: Micros { lasting(MIN_SMOOTH, MAX_SMOOTH) },
     }
 }
 
@@ -73,8 +73,7 @@ crate::field_type! {
     read: |node, reader, what, terms| {
         let share = Percent::read(node, reader, what, terms)?;
         if share > WHOLE {
-            reader.problem(node, format!("{what} must be at most 100%"));
-            return None;
+            return reader.reject(node, format!("{what} must be at most 100%"));
         }
         Some(share.into())
     },
@@ -189,33 +188,9 @@ crate::field_type! {
     },
 }
 
-impl AdaptiveFile {
-    pub(super) fn terms(&self) -> Result<Adaptive, Error> {
-        let mut terms = Adaptive::default().cpu(self.cpu).memory(self.memory).latency(None);
-        match self.latency {
-            Some(Latencies::Thresholds(thresholds)) => terms = terms.latency(Some(thresholds)),
-            Some(Latencies::Gradient(tolerance)) => terms.set_tolerance(tolerance)?,
-            None => {}
-        }
-        if terms.by_cpu().is_none() && terms.by_memory().is_none() && terms.by_latency().is_none() {
-            return Err(Error::invalid("adaptive needs at least one of cpu, memory and latency"));
-        }
-        terms.set_bounds(self.min, self.max)?;
-        terms.sensitivity(self.sensitivity)?.smooth(self.smooth.into())
-    }
-}
-
-impl From<&Adaptive> for AdaptiveFile {
-    fn from(terms: &Adaptive) -> Self {
-        let (min, max) = terms.bounds();
-        AdaptiveFile {
-            cpu: terms.by_cpu(),
-            memory: terms.by_memory(),
-            latency: terms.by_latency(),
-            min,
-            max,
-            sensitivity: terms.sensitive(),
-            smooth: terms.smoothed(),
-        }
-    }
+/// Returns the settings, unless they ignore every input.
+pub(super) fn checked(terms: &Adaptive) -> Result<Adaptive, Error> {
+    let adapts = terms.cpu.is_some() || terms.memory.is_some() || terms.latency.is_some();
+    ensure!(adapts, "adaptive needs at least one of cpu, memory and latency");
+    Ok(terms.clone())
 }

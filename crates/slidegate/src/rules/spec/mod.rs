@@ -14,9 +14,9 @@ use std::collections::HashSet;
 
 pub use self::ad_hoc::AdHocFile;
 pub use self::rule::RuleFile;
-use self::rule::{References, read_rule};
+use self::rule::{Reference, read_rule};
 use super::selection::no_such_rule;
-use super::{AdHoc, MAX_RULES, Rule, Rules, Unmatched, shadow};
+use super::{AdHoc, MAX_RULES, Rule, Rules, Unmatched};
 use crate::Error;
 use crate::common::section::{Given, Ignored, Section, Shown};
 use crate::common::yaml::{Fields, Node, Reader};
@@ -73,10 +73,7 @@ impl Rules {
         let AdHocFile { limit, window } = given.value.ad_hoc;
         let ad_hoc = reader.accept(given.node("ad-hoc"), AdHoc::new(limit, window));
         let rules = read_rules(&given, reader)?.with_ad_hoc(ad_hoc?);
-        Some(match given.value.unmatched {
-            Some(unmatched) => rules.with_unmatched(unmatched),
-            None => rules,
-        })
+        Some(Rules { unmatched: given.value.unmatched, ..rules })
     }
 }
 
@@ -86,17 +83,14 @@ fn read_rules(given: &Given<'_, RulesFile>, reader: &mut Reader) -> Option<Rules
     let before = reader.count();
     let items = reader.list(node, "rules")?;
     if items.len() > MAX_RULES {
-        reader.problem(node, format!("a file may have at most {MAX_RULES} rules, not {}", items.len()));
-        return None;
+        return reader
+            .reject(node, format!("a file may have at most {MAX_RULES} rules, not {}", items.len()));
     }
-    let (mut names, mut references) = (HashSet::new(), References::default());
+    let (mut names, mut references) = (HashSet::new(), Vec::new());
     let rules: Vec<Rule> =
         items.iter().filter_map(|item| read_rule(item, reader, &mut names, &mut references)).collect();
-    for (node, name) in references.replaced.into_iter().filter(|(_, name)| !names.contains(*name)) {
-        reader.problem(node, no_such_rule(name).to_string());
-    }
-    for (node, name) in references.shadowed.into_iter().filter(|(_, name)| !names.contains(*name)) {
-        reader.problem(node, shadow::no_such_rule(name).to_string());
+    for Reference { node, field, name } in references.into_iter().filter(|to| !names.contains(to.name)) {
+        reader.problem(node, no_such_rule(field, name).to_string());
     }
     if reader.count() > before {
         return None;

@@ -83,15 +83,13 @@ fn read_quota(
     let (has_limit, has_burst) = (given.fields.get("limit").is_some(), given.fields.get("burst").is_some());
     let bucket = base.algorithm().refills();
     if !has_limit && !has_burst {
-        reader.problem(given.fields.node(), "an override needs `limit` or `burst`");
-        return None;
+        return reader.reject(given.fields.node(), "an override needs `limit` or `burst`");
     }
     if !valid_base {
         return None;
     }
     if has_burst && !bucket {
-        reader.problem(given.fields.node(), "`burst` needs algorithm: token-bucket");
-        return None;
+        return reader.reject(given.fields.node(), "`burst` needs algorithm: token-bucket");
     }
     let limit = given.or("limit", given.value.limit, base.limit())?;
     let algorithm = match has_burst {

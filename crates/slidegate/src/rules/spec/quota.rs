@@ -2,10 +2,10 @@
 
 use super::rule::RuleFile;
 use crate::common::section::Given;
-use crate::common::words::Words;
 use crate::common::yaml::Reader;
 use crate::quota::{MAX_WINDOW, check_slices};
 use crate::rules::rule::check_held;
+use crate::words::Words;
 use crate::{Algorithm, Count, Quota};
 
 /// Name of an algorithm. Its parameter is another field.

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::num::NonZeroU32;
 
-use super::adaptive::AdaptiveFile;
+use super::adaptive::{AdaptiveFile, checked};
 use super::overrides::{Overrides, read_overrides};
 use super::quota::{AlgorithmName, read_quota};
 use super::warm_up::WarmUpFile;
@@ -14,7 +14,7 @@ use crate::rules::pattern::Pattern;
 use crate::rules::rule::check_rule_name;
 use crate::rules::selection::Kind as RuleKind;
 use crate::rules::{DEFAULT_CODE, MAX_LEASE, Mode, Rule};
-use crate::{Count, Encoding, Error, Micros, OnError, Quota};
+use crate::{Adaptive, Count, Encoding, Error, Micros, OnError, Quota};
 
 /// Names of rules and groups.
 const LABEL: &str = "^[A-Za-z0-9][A-Za-z0-9._/-]{0,63}$";
@@ -68,7 +68,7 @@ crate::section! {
         /// Raises the limit gradually after a cold start; not with `token-bucket`.
         warm_up: Option<WarmUpFile> { belongs_to("limit").example("{ from: 20%, over: 30s }") },
         /// Lets the limit follow the load; not with `lease`.
-        adaptive: Option<AdaptiveFile> { belongs_to("limit").example("{}") },
+        adaptive: Option<Adaptive> as Option<AdaptiveFile> { belongs_to("limit").example("{}") },
         /// Other limits for single keys.
         overrides: Overrides as Overrides {
             belongs_to("limit").example("[{ key: { ip: 10.0.0.1 }, limit: 1000 }]")
@@ -128,11 +128,11 @@ crate::field_type! {
     },
 }
 
-/// Names of other rules that rules refer to, with their positions.
-#[derive(Default)]
-pub(super) struct References<'n> {
-    pub(super) replaced: Vec<(&'n Node, &'n str)>,
-    pub(super) shadowed: Vec<(&'n Node, &'n str)>,
+/// Name of another rule in a field of a rule.
+pub(super) struct Reference<'n> {
+    pub(super) node: &'n Node,
+    pub(super) field: &'static str,
+    pub(super) name: &'n str,
 }
 
 /// Reads one rule. `names` holds the names of all earlier rules, valid or not; `references` collects the names it refers to.
@@ -142,7 +142,7 @@ pub(super) fn read_rule<'n>(
     node: &'n Node,
     reader: &mut Reader,
     names: &mut HashSet<String>,
-    references: &mut References<'n>,
+    references: &mut Vec<Reference<'n>>,
 ) -> Option<Rule> {
     let given = RuleFile::given(node, reader, "a rule")?;
     let file = &given.value;
@@ -185,7 +185,7 @@ pub(super) fn read_rule<'n>(
             set(reader, "warm-up", &|rule| rule.warm_up(warm_up.terms()?));
         }
         if let Some(adaptive) = &file.adaptive {
-            set(reader, "adaptive", &|rule| rule.adaptive(adaptive.terms()?));
+            set(reader, "adaptive", &|rule| rule.adaptive(checked(adaptive)?));
         }
         if let Some(LeaseFile { permits, ttl }) = file.lease {
             set(reader, "lease", &|rule| rule.lease(permits, ttl.into()));
@@ -193,7 +193,7 @@ pub(super) fn read_rule<'n>(
     }
     if let Some(shadowed) = given.fields.get("shadow-of").and_then(Node::text) {
         let node = given.node("shadow-of");
-        references.shadowed.push((node, shadowed));
+        references.push(Reference { node, field: "shadow-of", name: shadowed });
         if file.mode == Some(Mode::Enforce) {
             reader.problem(node, "`shadow-of` needs mode: shadow or mode: off");
         } else {
@@ -208,7 +208,7 @@ pub(super) fn read_rule<'n>(
     for node in given.fields.get("replaces").map_or(&[][..], Node::items) {
         let Some(name) = node.text() else { continue };
         rule = reader.accept(node, rule.clone().replaces([name])).unwrap_or(rule);
-        references.replaced.push((node, name));
+        references.push(Reference { node, field: "replaces", name });
     }
     if limited {
         read_overrides(&given, reader, &mut rule, quota.is_some(), valid_key);
@@ -225,8 +225,7 @@ fn read_kind(given: &Given<'_, RuleFile>, reader: &mut Reader) -> Option<RuleKin
         (true, false) => (RuleKind::Unlimited, "unlimited"),
         (false, true) => (RuleKind::Blocked, "blocked"),
         (true, true) => {
-            reader.problem(given.fields.node(), "a rule is `unlimited` or `blocked`, not both");
-            return None;
+            return reader.reject(given.fields.node(), "a rule is `unlimited` or `blocked`, not both");
         }
     };
     // An unlimited rule never denies, so it has no code.
@@ -267,7 +266,7 @@ impl From<&Rule> for RuleFile {
             on_error: rule.on_error.filter(|_| limited),
             lease: rule.leased().map(|(permits, ttl)| LeaseFile { permits: permits.get(), ttl }),
             warm_up: quota.warm_up().map(Into::into),
-            adaptive: rule.adapts_by().map(Into::into),
+            adaptive: rule.adapts_by().cloned(),
             overrides: Overrides::from(rule),
         }
     }

@@ -7,13 +7,14 @@ use std::task::{Context, Poll, Waker};
 
 use parking_lot::Mutex;
 
-use crate::{BatchVerdicts, Checks, Error, Micros, Verdicts};
+use crate::{Checks, Error, Micros, Verdicts};
 
 pub(super) type SharedResult = Result<Verdicts, Error>;
 
 /// Requests that share one call. The batch collects requests, is sent, and is completed with one result per request.
 pub(super) struct Batch(Mutex<State>);
 
+#[derive(Default)]
 struct State {
     /// None once the request is sent, or if its caller has gone away before.
     requests: Vec<Option<Checks>>,
@@ -27,7 +28,7 @@ struct State {
 /// Future of one caller, which resolves to the result of its request.
 pub(super) struct Waiter {
     batch: Arc<Batch>,
-    index: usize,
+    pub(super) index: usize,
 }
 
 /// A batch that is being sent. If it is dropped, the waiting callers get an error.
@@ -41,13 +42,7 @@ pub(super) struct InFlightBatch {
 
 impl Batch {
     pub(super) fn with_first(checks: &Checks, now: Micros) -> (Arc<Batch>, Waiter) {
-        let state = State {
-            requests: vec![Some(checks.clone())],
-            since: now,
-            sent: false,
-            results: Vec::new(),
-            wakers: Vec::new(),
-        };
+        let state = State { requests: vec![Some(checks.clone())], since: now, ..State::default() };
         let batch = Arc::new(Batch(Mutex::new(state)));
         (Arc::clone(&batch), Waiter { batch, index: 0 })
     }
@@ -100,11 +95,6 @@ impl Batch {
     }
 }
 
-/// Returns the error for callers whose batch is never sent.
-fn lost_call_error() -> Error {
-    Error::unavailable("the shared call of this request was dropped")
-}
-
 impl InFlightBatch {
     pub(super) fn complete(mut self, results: Vec<SharedResult>) {
         let waiters = std::mem::take(&mut self.waiters);
@@ -116,15 +106,9 @@ impl InFlightBatch {
 impl Drop for InFlightBatch {
     fn drop(&mut self) {
         if !self.waiters.is_empty() {
-            self.batch.complete(self.waiters.drain(..).map(|index| (index, Err(lost_call_error()))));
+            let lost = || Error::unavailable("the shared call of this request was dropped");
+            self.batch.complete(self.waiters.drain(..).map(|index| (index, Err(lost()))));
         }
-    }
-}
-
-impl Waiter {
-    /// Returns whether this request is the last one of a batch of this size.
-    pub(super) fn fills_batch(&self, size: usize) -> bool {
-        self.index + 1 >= size
     }
 }
 
@@ -153,9 +137,4 @@ impl Drop for Waiter {
             state.requests[self.index] = None;
         }
     }
-}
-
-/// Returns the result of the only request of a call.
-pub(super) fn single_result(batch_verdicts: BatchVerdicts) -> SharedResult {
-    batch_verdicts.into_iter().next().ok_or_else(Error::short_answer)
 }

@@ -8,18 +8,16 @@
 mod batch;
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
 
 use crossbeam_utils::CachePadded;
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 
 use self::batch::{Batch, SharedResult, Waiter};
-use crate::{
-    BatchVerdicts, Checks, Clock, Entry, Error, Fault, Inspection, Key, Listener, Receipt, Settlement,
-    Source, Store, SystemClock, Verdicts,
-};
+use super::single;
+use crate::{BatchVerdicts, Checks, Clock, Error, Fault, Source, Store, SystemClock, Verdicts};
 
 /// Number of queues. Shard numbers beyond it share a queue.
 const SHARDS: usize = 64;
@@ -116,11 +114,7 @@ impl<S: Store + 'static> Coalesce<S> {
     }
 }
 
-impl<S> Clone for Coalesce<S> {
-    fn clone(&self) -> Self {
-        Coalesce { inner: Arc::clone(&self.inner) }
-    }
-}
+share_by_clone!(Coalesce<S>);
 
 /// Decision on when a request is sent.
 enum Dispatch {
@@ -155,7 +149,7 @@ impl<S: Store + 'static> Inner<S> {
             queue.batches.push_back(batch);
             waiter
         });
-        if waiter.fills_batch(size) && queue.calls < MAX_CALLS {
+        if waiter.index + 1 >= size && queue.calls < MAX_CALLS {
             queue.calls += 1;
             drop(queue);
             tokio::spawn(self.driver(shard).drive());
@@ -187,7 +181,7 @@ impl<S: Store + 'static> Inner<S> {
                 let mut results = Vec::with_capacity(batch.len());
                 for checks in batch {
                     let alone = self.call(std::slice::from_ref(checks)).await;
-                    results.push(alone.and_then(batch::single_result));
+                    results.push(alone.and_then(single));
                 }
                 results
             }
@@ -216,7 +210,7 @@ impl<S: Store + 'static> Driver<S> {
             if without_server {
                 // The server did not answer the last call, so the waiting time counts towards the deadline.
                 let waited = inner.clock.now().since(in_flight.since);
-                in_flight.requests.iter_mut().for_each(|checks| checks.set_waited(waited));
+                in_flight.requests.iter_mut().for_each(|checks| checks.waited = waited);
             }
             let results = inner.results(&in_flight.requests).await;
             inner.record_sources(self.shard, results.iter().flatten());
@@ -304,27 +298,5 @@ impl<S: Store + 'static> Store for Coalesce<S> {
         self.inner.store.admit_run(checks, times).await
     }
 
-    async fn settle(&self, settlements: &[Settlement]) -> Result<Receipt, Error> {
-        self.inner.store.settle(settlements).await
-    }
-
-    async fn give_back(&self, key: &Key, entries: &[Entry]) -> Result<(), Error> {
-        self.inner.store.give_back(key, entries).await
-    }
-
-    async fn inspect(&self, key: &Key) -> Result<Option<Inspection>, Error> {
-        self.inner.store.inspect(key).await
-    }
-
-    async fn reset(&self, key: &Key) -> Result<bool, Error> {
-        self.inner.store.reset(key).await
-    }
-
-    fn shard_of(&self, key: &Key) -> u16 {
-        self.inner.store.shard_of(key)
-    }
-
-    fn listen(&self, listener: Weak<dyn Listener>) {
-        self.inner.store.listen(listener);
-    }
+    forward!(self => self.inner.store; settle, give_back, inspect, reset, shard_of, listen);
 }

@@ -21,8 +21,8 @@ use self::table::{Denial, Table};
 use super::MAX_LISTENED_SHARDS;
 use crate::common::striped_counter::StripedCounter;
 use crate::{
-    BatchVerdicts, Check, Checks, Clock, Count, Entry, Error, Inspection, Key, Listener, Micros, Outcome,
-    Receipt, Settlement, Source, Store, SystemClock, Verdicts,
+    BatchVerdicts, Check, Checks, Clock, Count, Entry, Error, Key, Listener, Micros, Outcome, Receipt,
+    Settlement, Source, Store, SystemClock, Verdicts,
 };
 
 /// Default of the maximum number of cached denials.
@@ -113,11 +113,7 @@ impl<S: Store> DenyCache<S> {
     }
 }
 
-impl<S> Clone for DenyCache<S> {
-    fn clone(&self) -> Self {
-        DenyCache { inner: Arc::clone(&self.inner) }
-    }
-}
+share_by_clone!(DenyCache<S>);
 
 impl Denials {
     fn free_count(&self, key: &Key) -> &AtomicU64 {
@@ -317,20 +313,10 @@ impl<S: Store> Store for DenyCache<S> {
         self.inner.store.give_back(key, entries).await
     }
 
-    async fn inspect(&self, key: &Key) -> Result<Option<Inspection>, Error> {
-        self.inner.store.inspect(key).await
-    }
-
     async fn reset(&self, key: &Key) -> Result<bool, Error> {
         let _free_on_drop = FreeOnDrop(&self.inner.denials, key);
         self.inner.store.reset(key).await
     }
 
-    fn shard_of(&self, key: &Key) -> u16 {
-        self.inner.store.shard_of(key)
-    }
-
-    fn listen(&self, listener: Weak<dyn Listener>) {
-        self.inner.store.listen(listener);
-    }
+    forward!(self => self.inner.store; inspect, shard_of, listen);
 }

@@ -58,15 +58,12 @@ impl Denial {
             reset_after: self.verdict.reset_after.since(elapsed),
             ..self.verdict
         };
+        let other = |check: &Check| Verdict::not_evaluated(check.quota.capacity());
         let verdicts = match checks.as_slice() {
             [_] => SmallVec::from_buf([denied]),
-            checks => checks
-                .iter()
-                .enumerate()
-                .map(
-                    |(n, check)| if n == i { denied } else { Verdict::not_evaluated(check.quota.capacity()) },
-                )
-                .collect(),
+            all => {
+                all.iter().enumerate().map(|(n, check)| if n == i { denied } else { other(check) }).collect()
+            }
         };
         Verdicts { at: self.at.plus(elapsed), source: Source::DenyCache, verdicts }
     }

@@ -8,6 +8,7 @@ use super::server_state::ServerState;
 use super::state_machine::Phase;
 use super::{Inner, fallback, recovery_task};
 use crate::store::remote::RemoteStore;
+use crate::store::single;
 use crate::{
     BatchVerdicts, Check, Checks, Error, Fault, Micros, OnError, Outcome, Source, Verdict, Verdicts,
 };
@@ -21,12 +22,10 @@ impl<R: RemoteStore> Inner<R> {
     ) -> Result<BatchVerdicts, Error> {
         match server.phase() {
             Phase::Direct => {}
-            Phase::Away => {
-                return Ok(batch.iter().map(|checks| self.decide_without_store(server, checks)).collect());
-            }
+            Phase::Away => return Ok(self.decide_locally(server, batch)),
             Phase::Joining => return self.admit_joining(server, batch).await,
         }
-        let waited = batch.iter().map(Checks::waited).max().unwrap_or_default();
+        let waited = batch.iter().map(|checks| checks.waited).max().unwrap_or_default();
         let mut time_left = self.node.options.deadline.saturating_sub(waited.into());
         if !server.is_identified() {
             let started = self.node.clock.now();
@@ -39,7 +38,7 @@ impl<R: RemoteStore> Inner<R> {
         if time_left.is_zero() {
             // The requests waited for a call that was not answered, and have no time left for another.
             server.record_failure(&self.node, Fault::Timeout, 1);
-            return Ok(batch.iter().map(|checks| self.decide_without_store(server, checks)).collect());
+            return Ok(self.decide_locally(server, batch));
         }
         let result = self.call(batch, time_left).await;
         match result {
@@ -69,7 +68,7 @@ impl<R: RemoteStore> Inner<R> {
             let time_left = self.time_left(started);
             if is_trimming || time_left.is_zero() {
                 // The server has answered every call, so this does not count as a failure of it.
-                batch_verdicts.extend(single.iter().map(|checks| self.decide_without_store(server, checks)));
+                batch_verdicts.extend(self.decide_locally(server, single));
                 continue;
             }
             let stamp = self.stamp(server);
@@ -133,8 +132,7 @@ impl<R: RemoteStore> Inner<R> {
         if !admitted {
             fallback::undo(&self.journal, &local_checks, &local, outage.now);
         }
-        let batch_verdicts = self.conclude(server, batch, result, stamp)?;
-        let verdicts = batch_verdicts.into_iter().next().ok_or_else(Error::short_answer)?;
+        let verdicts = single(self.conclude(server, batch, result, stamp)?)?;
         if admitted {
             // The server admitted the request later than this node did. The admission counts from the server's
             // instant.
@@ -144,12 +142,12 @@ impl<R: RemoteStore> Inner<R> {
         Ok(verdicts)
     }
 
+    pub(super) fn decide_locally(&self, server: &ServerState, batch: &[Checks]) -> BatchVerdicts {
+        batch.iter().map(|checks| self.decide_without_store(server, checks)).collect()
+    }
+
     /// Decides by the fallback policy of each rule.
-    pub(super) fn decide_without_store(
-        self: &Arc<Self>,
-        server: &Arc<ServerState>,
-        checks: &Checks,
-    ) -> Verdicts {
+    fn decide_without_store(&self, server: &ServerState, checks: &Checks) -> Verdicts {
         let closed = |check: &Check| check.enforced && self.policy(check) == OnError::Closed;
         let at = server.latest_now(&self.node);
         if checks.as_slice().iter().any(closed) {

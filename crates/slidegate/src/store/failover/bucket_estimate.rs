@@ -10,7 +10,7 @@ use crate::{Micros, Quota};
 pub(super) struct BucketEstimate {
     /// Permits missing at `last_taken`.
     missing: f64,
-    last_taken: Micros,
+    pub(super) last_taken: Micros,
 }
 
 impl BucketEstimate {
@@ -30,11 +30,6 @@ impl BucketEstimate {
     pub(super) fn correct(&mut self, from: u64, to: u64, quota: &Quota) {
         let max_missing = self.missing.max(2.0 * quota.capacity() as f64);
         self.missing = (self.missing - from as f64 + to as f64).clamp(0.0, max_missing);
-    }
-
-    /// Returns the time of the last take.
-    pub(super) fn last_taken(&self) -> Micros {
-        self.last_taken
     }
 }
 

@@ -127,22 +127,20 @@ impl<R: RemoteStore> Inner<R> {
             CallResult::Failed(error) => {
                 let Some(fault) = error.fault() else { return Err(error) };
                 server.record_failure(&self.node, fault, batch.len());
-                let batch_verdicts =
-                    batch.iter().map(|checks| self.decide_without_store(server, checks)).collect();
+                let batch_verdicts = self.decide_locally(server, batch);
                 server.task_wake.notify_one();
                 Ok(batch_verdicts)
             }
             CallResult::Late(call) => {
                 // A call that had less than the full deadline counts as one failure, however many requests waited for
                 // it.
-                let had_full_deadline = batch.iter().all(|checks| checks.waited() == Micros::ZERO);
+                let had_full_deadline = batch.iter().all(|checks| checks.waited == Micros::ZERO);
                 server.record_failure(
                     &self.node,
                     Fault::Timeout,
                     if had_full_deadline { batch.len() } else { 1 },
                 );
-                let batch_verdicts: BatchVerdicts =
-                    batch.iter().map(|checks| self.decide_without_store(server, checks)).collect();
+                let batch_verdicts = self.decide_locally(server, batch);
                 self.late.fetch_add(1, Ordering::Relaxed);
                 let (inner, batch, reported) = (Arc::clone(self), batch.to_vec(), batch_verdicts.clone());
                 let server = Arc::clone(server);
@@ -170,10 +168,8 @@ impl<R: RemoteStore> Inner<R> {
     pub(super) async fn call(&self, batch: &[Checks], time_left: Duration) -> CallResult {
         let Ok(permit) = Arc::clone(&self.in_flight).try_acquire_owned() else {
             self.overloaded.fetch_add(1, Ordering::Relaxed);
-            let message = format!(
-                "{} calls to the store are in flight: raise max-in-flight",
-                self.node.options.max_in_flight
-            );
+            let max = self.node.options.max_in_flight;
+            let message = format!("{max} calls to the store are in flight: raise max-in-flight");
             return CallResult::Failed(Error::store(Fault::Overloaded, message));
         };
         let mut call: Call = Box::pin(admit(self.store.clone(), batch.into(), permit));

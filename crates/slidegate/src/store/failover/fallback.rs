@@ -163,12 +163,7 @@ pub(super) fn decide(journal: &Journal, checks: &Checks, outage: &Outage, joint:
         };
         local_checks.push(local_check);
     }
-    let local_request = Checks::distinct(local_checks.iter().map(|local_check| local_check.check.clone()));
-    let local_request = match checks.id() {
-        Some(id) => local_request.with_id(id.clone()),
-        None => local_request,
-    };
-    let local_request = if checks.is_peek() { local_request.peek() } else { local_request };
+    let local_request = checks.with_checks(local_checks.iter().map(|local_check| local_check.check.clone()));
     let mut local_checks = LocalChecks(local_checks);
     let mut verdicts = evaluate(&local_request, outage.now, &mut local_checks);
     verdicts.source = Source::Local;

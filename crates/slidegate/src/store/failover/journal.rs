@@ -28,7 +28,7 @@ pub(super) struct Journal {
     size: AtomicUsize,
     dropped: AtomicU64,
     /// Last known number of nodes that share the limits.
-    nodes: AtomicU64,
+    pub(super) nodes: AtomicU64,
     /// Keys with admissions that the store does not have.
     unwritten_keys: Mutex<HashSet<Key, foldhash::quality::RandomState>>,
 }
@@ -228,14 +228,7 @@ impl Journal {
     /// Returns the unwritten admissions of the keys that `selects` returns true for, and marks them as written: a
     /// late answer of the store must not find them unwritten while they are being written.
     pub(super) fn take_unwritten(&self, selects: impl Fn(&Key) -> bool) -> Vec<PendingWrite> {
-        let keys: Vec<Key> = {
-            let mut unwritten = self.unwritten_keys.lock();
-            let (selected, others) =
-                std::mem::take(&mut *unwritten).into_iter().partition(|key| selects(key));
-            *unwritten = others;
-            let selected: HashSet<Key, foldhash::quality::RandomState> = selected;
-            selected.into_iter().collect()
-        };
+        let keys: Vec<Key> = self.unwritten_keys.lock().extract_if(|key| selects(key)).collect();
         let mut pending = Vec::new();
         for key in keys {
             let mut records = self.shard(&key);
@@ -264,27 +257,19 @@ impl Journal {
         self.nodes.load(Ordering::Relaxed)
     }
 
-    pub(super) fn set_nodes(&self, nodes: u64) {
-        self.nodes.store(nodes, Ordering::Relaxed);
+    /// Records that these admissions are on the server. A bucket was written as one sum of all its admissions up to `now`.
+    pub(super) fn mark_written(&self, pending: &PendingWrite, now: Micros) {
+        if let Some(record) = self.shard(&pending.key).get_mut(&pending.key) {
+            let written: Vec<Admission> = match pending.quota.algorithm().refills() {
+                true => record.log.iter().filter(|admission| admission.at <= now).collect(),
+                false => pending.entries.clone(),
+            };
+            self.update_log(record, |log| log.mark_written(&written));
+        }
     }
 
     /// Number of steps of [`snapshot_step`](Self::snapshot_step).
     pub(super) const STEPS: usize = SHARDS;
-
-    /// Marks admissions as written.
-    pub(super) fn mark_written(&self, pending: &PendingWrite) {
-        if let Some(record) = self.shard(&pending.key).get_mut(&pending.key) {
-            self.update_log(record, |log| log.mark_written(&pending.entries));
-        }
-    }
-
-    /// Marks all admissions of a bucket up to `now` as written, after the missing permits were written.
-    pub(super) fn mark_bucket_written(&self, key: &Key, now: Micros) {
-        if let Some(record) = self.shard(key).get_mut(key) {
-            let all: Vec<Admission> = record.log.iter().filter(|admission| admission.at <= now).collect();
-            self.update_log(record, |log| log.mark_written(&all));
-        }
-    }
 
     /// Returns the statistics. It visits every key, so it suits a metrics page, not a hot path.
     pub(super) fn stats(&self) -> JournalStats {

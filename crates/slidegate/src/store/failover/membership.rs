@@ -31,7 +31,7 @@ pub(super) struct Membership {
     counter: u64,
     peers: BTreeMap<String, Peer>,
     /// Last known number of nodes, this one included, and the position of this node among them.
-    share: (u64, u64),
+    pub(super) share: (u64, u64),
 }
 
 #[derive(Clone, Debug)]
@@ -109,17 +109,11 @@ impl Membership {
 
     /// Removes the nodes that are gone for so long that their messages can be deleted, and returns their names.
     pub(super) fn remove_expired(&mut self, now: Micros) -> Vec<String> {
-        let (expired, peers) = std::mem::take(&mut self.peers)
-            .into_iter()
-            .partition(|(_, peer)| !peer.alive && now.since(peer.changed_at) > RETENTION);
-        self.peers = peers;
-        let expired: BTreeMap<String, Peer> = expired;
-        expired.into_keys().collect()
-    }
-
-    /// Returns the number of nodes that share the limits on this server, and the position of this node among them.
-    pub(super) fn share(&self) -> (u64, u64) {
-        self.share
+        let is_expired = |peer: &Peer| !peer.alive && now.since(peer.changed_at) > RETENTION;
+        let expired = self.peers.iter().filter(|(_, peer)| is_expired(peer));
+        let names = expired.map(|(name, _)| name.clone()).collect();
+        self.peers.retain(|_, peer| !is_expired(peer));
+        names
     }
 
     /// Returns whether all live nodes have written back to the server with this run id. A message counts only if it
@@ -148,7 +142,7 @@ mod tests {
     #[test]
     fn node_is_alive_while_its_counter_increases() {
         let mut membership = Membership::new("m", 1);
-        assert_eq!(membership.share(), (1, 0));
+        assert_eq!(membership.share, (1, 0));
         let at = Micros::from_secs;
         membership.update(
             messages(&[("a", "1 direct r"), ("m", "1 direct r"), ("z", "7 direct r")]),
@@ -156,16 +150,16 @@ mod tests {
             HEARTBEAT,
             true,
         );
-        assert_eq!(membership.share(), (3, 1));
+        assert_eq!(membership.share, (3, 1));
         membership.update(messages(&[("a", "2 direct r"), ("z", "7 direct r")]), at(103), HEARTBEAT, true);
-        assert_eq!(membership.share(), (3, 1));
+        assert_eq!(membership.share, (3, 1));
         membership.update(messages(&[("a", "3 direct r"), ("z", "7 direct r")]), at(104), HEARTBEAT, true);
-        assert_eq!(membership.share(), (2, 1), "z has said nothing new for more than three heartbeats");
+        assert_eq!(membership.share, (2, 1), "z has said nothing new for more than three heartbeats");
         membership.update(messages(&[("a", "4 left r")]), at(105), HEARTBEAT, false);
-        assert_eq!(membership.share(), (2, 1), "shares stay while they are decided by");
+        assert_eq!(membership.share, (2, 1), "shares stay while they are decided by");
         assert!(membership.all_written_back("q", at(106)), "nobody waits for one that left");
         membership.update(messages(&[("a", "4 left r")]), at(105), HEARTBEAT, true);
-        assert_eq!(membership.share(), (1, 0));
+        assert_eq!(membership.share, (1, 0));
     }
 
     #[test]

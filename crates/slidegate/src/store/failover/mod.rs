@@ -26,7 +26,7 @@ mod state_machine;
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, OnceLock};
 
 use parking_lot::{Mutex, RwLock};
 use smallvec::SmallVec;
@@ -36,14 +36,14 @@ use self::journal::Journal;
 pub use self::journal::JournalStats;
 use self::node::Node;
 pub use self::options::FailoverOptions;
-pub(crate) use self::options::{check_duration, check_range};
+pub(crate) use self::options::check_duration;
 use self::server_state::ServerState;
 pub use self::server_state::ServerStats;
 pub use self::state_machine::BreakerState;
 use super::remote::{RemoteStore, ServerId};
 use crate::{
-    BatchVerdicts, Checks, Clock, Entry, Error, Fault, Inspection, Key, Listener, Receipt, RedisStore,
-    Settlement, Store, SystemClock,
+    BatchVerdicts, Checks, Clock, Entry, Error, Fault, Key, Receipt, RedisStore, Settlement, Store,
+    SystemClock,
 };
 
 /// A [`RemoteStore`], such as [`RedisStore`], that always answers in time. Clones share all state.
@@ -64,11 +64,7 @@ pub struct Failover<R: RemoteStore = RedisStore> {
     inner: Arc<Inner<R>>,
 }
 
-impl<R: RemoteStore> Clone for Failover<R> {
-    fn clone(&self) -> Self {
-        Failover { inner: Arc::clone(&self.inner) }
-    }
-}
+share_by_clone!(Failover<R: RemoteStore>);
 
 struct Inner<R> {
     store: R,
@@ -193,7 +189,7 @@ impl<R: RemoteStore> Inner<R> {
         if let Some(server) = servers.iter().find(|server| server.id == id) {
             return Arc::clone(server);
         }
-        let template = servers.iter().max_by_key(|template| template.membership.lock().share().0);
+        let template = servers.iter().max_by_key(|template| template.membership.lock().share.0);
         let server = Arc::new(ServerState::new(id, &self.node, template.map(|template| &**template)));
         servers.push(Arc::clone(&server));
         tokio::spawn(self::recovery_task::run(Arc::downgrade(self), Arc::clone(&server)));
@@ -260,22 +256,12 @@ impl<R: RemoteStore> Store for Failover<R> {
         self.inner.give_back(key, entries).await
     }
 
-    async fn inspect(&self, key: &Key) -> Result<Option<Inspection>, Error> {
-        self.inner.store.inspect(key).await
-    }
-
     async fn reset(&self, key: &Key) -> Result<bool, Error> {
         self.inner.journal.forget(key);
         self.inner.store.reset(key).await
     }
 
-    fn shard_of(&self, key: &Key) -> u16 {
-        self.inner.store.shard_of(key)
-    }
-
-    fn listen(&self, listener: Weak<dyn Listener>) {
-        self.inner.store.listen(listener);
-    }
+    forward!(self => self.inner.store; inspect, shard_of, listen);
 }
 
 /// Returns a random node name.

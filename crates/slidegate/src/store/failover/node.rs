@@ -15,7 +15,7 @@ pub(super) struct Node {
     /// State of the random number generator.
     random: AtomicU64,
     /// Number of the last outage, over all servers.
-    outages: AtomicU64,
+    pub(super) outages: AtomicU64,
 }
 
 impl Node {
@@ -35,10 +35,5 @@ impl Node {
         let step = self.random.fetch_add(0x9E37_79B9_7F4A_7C15, Ordering::Relaxed);
         let mixed = (step ^ step >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
         mixed ^ mixed >> 27
-    }
-
-    /// Returns a number for the next outage.
-    pub(super) fn next_outage(&self) -> u64 {
-        self.outages.fetch_add(1, Ordering::Relaxed) + 1
     }
 }

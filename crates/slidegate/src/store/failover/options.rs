@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::error::check_between;
 use crate::{Error, Micros, OnError};
 
 /// Deadlines, circuit breaker, fallback policy and journal size of a [`Failover`](crate::Failover).
@@ -58,25 +59,17 @@ impl FailoverOptions {
         check_duration("longest-pause", self.longest_pause, self.first_pause, minute)?;
         check_duration("heartbeat", self.heartbeat, Duration::from_millis(50), minute)?;
         check_duration("write-back", self.write_back, Duration::ZERO, minute)?;
-        check_range("max-in-flight", self.max_in_flight, 1, 1_000_000)?;
-        check_range("nodes", self.nodes as usize, 1, 10_000)?;
-        check_range("failures", self.failures as usize, 1, 1_000)?;
-        check_range("probes", self.probes as usize, 1, 1_000)?;
-        check_range("journal", self.journal, 0, 1_000_000_000)
+        check_between("max-in-flight", self.max_in_flight, 1, 1_000_000)?;
+        check_between("nodes", self.nodes, 1, 10_000)?;
+        check_between("failures", self.failures, 1, 1_000)?;
+        check_between("probes", self.probes, 1, 1_000)?;
+        check_between("journal", self.journal, 0, 1_000_000_000)
     }
-}
-
-pub(crate) fn check_range(name: &str, value: usize, min: usize, max: usize) -> Result<(), Error> {
-    if (min..=max).contains(&value) {
-        return Ok(());
-    }
-    Err(Error::invalid(format!("{name} must be between {min} and {max}, not {value}")))
 }
 
 pub(crate) fn check_duration(name: &str, value: Duration, min: Duration, max: Duration) -> Result<(), Error> {
-    if (min..=max).contains(&value) {
-        return Ok(());
-    }
+    let within = (min..=max).contains(&value);
     let [min, max, value] = [min, max, value].map(Micros::from);
-    Err(Error::invalid(format!("{name} must be between {min} and {max}, not {value}")))
+    ensure!(within, "{name} must be between {min} and {max}, not {value}");
+    Ok(())
 }

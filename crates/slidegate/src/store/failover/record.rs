@@ -44,10 +44,8 @@ impl Record {
 
     /// Returns the instant that an admission counts from.
     pub(super) fn counted_from(&self, entry: Entry) -> Micros {
-        self.extensions
-            .as_ref()
-            .and_then(|extensions| extensions.find((entry.at, entry.seq)))
-            .unwrap_or(entry.at)
+        let extensions = self.extensions.as_ref();
+        extensions.and_then(|known| known.find((entry.at, entry.seq))).unwrap_or(entry.at)
     }
 
     /// Returns the instant up to which admissions have expired by `now`.
@@ -66,7 +64,7 @@ impl Record {
             return self.log.iter().collect();
         }
         let cost = self.bucket.missing_at(now, &self.quota, nodes).ceil() as u64;
-        let at = now.max(self.bucket.last_taken());
+        let at = now.max(self.bucket.last_taken);
         (cost > 0).then_some(Admission { at, cost, written: true }).into_iter().collect()
     }
 

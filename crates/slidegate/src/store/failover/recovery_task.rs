@@ -152,7 +152,7 @@ async fn write_back<R: RemoteStore>(
 
 /// Waits until the other nodes have written back, but no longer than the option `write_back`.
 async fn join<R: RemoteStore>(inner: &Arc<Inner<R>>, server: &ServerState) -> Duration {
-    let since = server.machine().answering_since().unwrap_or_else(|| inner.node.clock.now());
+    let since = server.machine().answering_since.unwrap_or_else(|| inner.node.clock.now());
     loop {
         match join_once(inner, server).await {
             Ok(identity) => {
@@ -197,7 +197,7 @@ async fn publish_presence<R: RemoteStore>(
     let expired = {
         let mut membership = server.membership.lock();
         membership.update(all, now, heartbeat, presence == Presence::Direct);
-        inner.journal.set_nodes(membership.share().0);
+        inner.journal.nodes.store(membership.share.0, Ordering::Relaxed);
         membership.remove_expired(now)
     };
     if !expired.is_empty() {
@@ -224,12 +224,7 @@ async fn write_snapshot<R: RemoteStore>(
         let (now, earliest) = (server.latest_now(&inner.node), server.earliest_now(&inner.node));
         let pending = inner.journal.snapshot_step(step, is_ours, lost, now, earliest);
         write(inner, server, identity, true, &pending).await?;
-        for pending in &pending {
-            match pending.quota.algorithm().refills() {
-                true => inner.journal.mark_bucket_written(&pending.key, now),
-                false => inner.journal.mark_written(pending),
-            }
-        }
+        pending.iter().for_each(|pending| inner.journal.mark_written(pending, now));
     }
     Ok(())
 }
@@ -258,7 +253,7 @@ async fn write<R: RemoteStore>(
     if !inner.store.can_restore() {
         return Ok(());
     }
-    let (nodes, _) = server.membership.lock().share();
+    let (nodes, _) = server.membership.lock().share;
     let since = server.current_outage(&inner.node).since;
     let writer = Writer { node: &inner.node.name, run_id: &identity.run_id, lost, since, nodes };
     let lines: Vec<(usize, RestoreLine)> =

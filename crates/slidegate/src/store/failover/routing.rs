@@ -8,6 +8,7 @@ use smallvec::SmallVec;
 use super::{Failover, Inner};
 use crate::store::multi_shard::{self, ShardedStore};
 use crate::store::remote::{RemoteStore, ServerId};
+use crate::store::single;
 use crate::{BatchVerdicts, Check, Checks, Error, Micros, Settlement, Source, Verdicts};
 
 impl<R: RemoteStore> Inner<R> {
@@ -20,8 +21,7 @@ impl<R: RemoteStore> Inner<R> {
             return multi_shard::admit(Arc::new(Failover { inner: Arc::clone(self) }), checks, parts).await;
         }
         let server = self.server_state_of(self.store.server_of(&first.key));
-        let batch_verdicts = self.admit_on(&server, std::slice::from_ref(checks)).await?;
-        batch_verdicts.into_iter().next().ok_or_else(Error::short_answer)
+        single(self.admit_on(&server, std::slice::from_ref(checks)).await?)
     }
 
     /// Discovers the servers before the first key is routed. If that fails, all keys are routed to the first server,
@@ -34,13 +34,11 @@ impl<R: RemoteStore> Inner<R> {
 
     /// Returns the server of all keys, if there is only one.
     fn single_server(&self, batch: &[Checks]) -> Option<ServerId> {
-        let mut servers = batch.iter().map(|checks| {
-            let mut servers = checks.as_slice().iter().map(|check| self.store.server_of(&check.key));
-            let first = servers.next()?;
-            servers.all(|server| server == first).then_some(first)
-        });
-        let first = servers.next()??;
-        servers.all(|server| server == Some(first)).then_some(first)
+        let any_empty = batch.iter().any(|checks| checks.as_slice().is_empty());
+        let checks = batch.iter().flat_map(Checks::as_slice);
+        let mut servers = checks.map(|check| self.store.server_of(&check.key));
+        let first = servers.next()?;
+        (!any_empty && servers.all(|server| server == first)).then_some(first)
     }
 
     /// Decides a batch with one concurrent call per server. Requests with keys on several servers are decided
@@ -88,8 +86,7 @@ impl<R: RemoteStore> ShardedStore for Failover<R> {
 
     async fn admit_part(&self, server: &ServerId, checks: Checks) -> Result<Verdicts, Error> {
         let server = self.inner.server_state_of(*server);
-        let batch_verdicts = self.inner.admit_on(&server, std::slice::from_ref(&checks)).await?;
-        batch_verdicts.into_iter().next().ok_or_else(Error::short_answer)
+        single(self.inner.admit_on(&server, &[checks]).await?)
     }
 
     async fn give_back(&self, _: &ServerId, settlements: Vec<Settlement>) -> Result<(), Error> {

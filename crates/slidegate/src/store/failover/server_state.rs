@@ -62,13 +62,9 @@ impl Summary {
     const EPOCH_SHIFT: u32 = 3;
 
     fn new(machine: &Machine) -> Self {
-        let phase = match machine.phase() {
-            Phase::Direct => 0,
-            Phase::Away => 1,
-            Phase::Joining => 2,
-        };
-        let failing = if machine.is_failing() { Self::FAILING } else { 0 };
-        Summary(machine.epoch() << Self::EPOCH_SHIFT | failing | phase)
+        let phase = machine.phase() as u64;
+        let failing = if machine.failing { Self::FAILING } else { 0 };
+        Summary(machine.epoch << Self::EPOCH_SHIFT | failing | phase)
     }
 
     #[inline]
@@ -184,14 +180,14 @@ impl ServerState {
     #[cold]
     pub(super) fn record_failure(&self, node: &Node, fault: Fault, decisions: usize) {
         let decisions = u32::try_from(decisions).unwrap_or(u32::MAX);
-        let (outage, server_time) = (node.next_outage(), self.latest_now(node));
+        let (outage, server_time) = (node.outages.fetch_add(1, Ordering::Relaxed) + 1, self.latest_now(node));
         self.apply(node, Event::Failed { fault, decisions, outage, server_time });
     }
 
     /// Returns the current outage, for a decision that is made now.
     pub(super) fn current_outage(&self, node: &Node) -> Outage {
         let clock_offset = *self.clock_offset.lock();
-        let (nodes, rank) = self.membership.lock().share();
+        let (nodes, rank) = self.membership.lock().share;
         let (number, since) = self.machine().outage();
         Outage {
             number,
@@ -225,18 +221,18 @@ impl ServerState {
     }
 
     pub(super) fn stats(&self, node: &Node, address: String) -> ServerStats {
-        let (nodes, _) = self.membership.lock().share();
+        let (nodes, _) = self.membership.lock().share;
         let machine = self.machine();
         ServerStats {
             address,
             breaker: machine.breaker(),
             direct: machine.phase() == Phase::Direct,
             nodes,
-            outages: machine.outages(),
+            outages: machine.outages,
             away: machine.total_away(node.clock.now()),
             written_back: self.written_back.load(Ordering::Relaxed),
             excess: self.excess.load(Ordering::Relaxed),
-            fault: machine.fault(),
+            fault: machine.fault,
         }
     }
 }

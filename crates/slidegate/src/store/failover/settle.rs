@@ -40,13 +40,9 @@ impl<R: RemoteStore> Inner<R> {
                 }
             }
             if server.phase() == Phase::Away {
-                return Err(Error::store(
-                    Fault::Unreachable,
-                    format!(
-                        "the server at {} does not answer: try again later",
-                        self.store.server_address(server.id)
-                    ),
-                ));
+                let address = self.store.server_address(server.id);
+                let message = format!("the server at {address} does not answer: try again later");
+                return Err(Error::store(Fault::Unreachable, message));
             }
             // If the store cannot be written back to, it has nothing to settle.
             if is_local_entry && !self.store.can_restore() {

@@ -35,26 +35,16 @@ pub(super) enum Phase {
     Joining,
 }
 
-/// State of a circuit breaker, without its counters.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum BreakerState {
-    /// Decisions call the server.
-    Closed,
-    /// Decisions do not call the server.
-    Open,
-    /// Probes test the server.
-    HalfOpen,
-}
-
-impl BreakerState {
-    /// Returns the name of the state in API responses and metrics.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            BreakerState::Closed => "closed",
-            BreakerState::Open => "open",
-            BreakerState::HalfOpen => "half-open",
-        }
+crate::words! {
+    /// State of a circuit breaker, without its counters.
+    #[non_exhaustive]
+    pub enum BreakerState {
+        /// Decisions call the server.
+        Closed = "closed",
+        /// Decisions do not call the server.
+        Open = "open",
+        /// Probes test the server.
+        HalfOpen = "half-open",
     }
 }
 
@@ -114,43 +104,32 @@ pub(super) enum Effect {
 }
 
 /// State of one server, and the facts about its current or last outage.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Machine {
     state: State,
     /// Epoch of the server that has all admissions of this node; 0 if the server was never identified. The store holds
     /// decisions in any other epoch.
-    epoch: u64,
+    pub(super) epoch: u64,
     /// True from a failed call to the next answered one, or to the end of the outage.
-    failing: bool,
+    pub(super) failing: bool,
     /// Number of the current or last outage.
     outage: u64,
     /// Start of that outage by the server's clock.
     outage_since: Micros,
     /// Time, by this node's clock, at which the server first answered again.
-    answering_since: Option<Micros>,
-    fault: Option<Fault>,
+    pub(super) answering_since: Option<Micros>,
+    pub(super) fault: Option<Fault>,
     /// Number of times that the server was given up.
-    outages: u64,
+    pub(super) outages: u64,
     /// Total time away before `away_since`.
     away_before: Micros,
     /// Time, by this node's clock, since which the server is away; none if it is not.
     away_since: Option<Micros>,
 }
 
-impl Default for Machine {
+impl Default for State {
     fn default() -> Self {
-        Machine {
-            state: State::Direct { failures: 0 },
-            epoch: 0,
-            failing: false,
-            outage: 0,
-            outage_since: Micros::ZERO,
-            answering_since: None,
-            fault: None,
-            outages: 0,
-            away_before: Micros::ZERO,
-            away_since: None,
-        }
+        State::Direct { failures: 0 }
     }
 }
 
@@ -168,7 +147,7 @@ impl Machine {
             Event::Answered => {
                 if before != Phase::Away {
                     self.failing = false;
-                    self.state.set_failures(0);
+                    self.state.failures().into_iter().for_each(|failures| *failures = 0);
                 }
                 None
             }
@@ -247,7 +226,7 @@ impl Machine {
             _ => self.state.failures()?.saturating_add(decisions),
         };
         if failures < options.failures {
-            self.state.set_failures(failures);
+            self.state.failures().into_iter().for_each(|counted| *counted = failures);
             return None;
         }
         let calls_server = self.phase() != Phase::Away;
@@ -292,32 +271,9 @@ impl Machine {
         matches!(self.state, State::WritingBack { .. })
     }
 
-    pub(super) fn epoch(&self) -> u64 {
-        self.epoch
-    }
-
-    pub(super) fn is_failing(&self) -> bool {
-        self.failing
-    }
-
     /// Returns the number of the current or last outage, and its start by the server's clock.
     pub(super) fn outage(&self) -> (u64, Micros) {
         (self.outage, self.outage_since)
-    }
-
-    /// Returns the time, by this node's clock, at which the server first answered again in this outage.
-    pub(super) fn answering_since(&self) -> Option<Micros> {
-        self.answering_since
-    }
-
-    /// Returns the reason of the last failure.
-    pub(super) fn fault(&self) -> Option<Fault> {
-        self.fault
-    }
-
-    /// Returns the number of times that the server was given up.
-    pub(super) fn outages(&self) -> u64 {
-        self.outages
     }
 
     /// Returns the total time away.
@@ -353,21 +309,12 @@ impl State {
     }
 
     /// Returns the failed calls in a row; none if calls are not counted, because the server is given up.
-    fn failures(&self) -> Option<u32> {
-        match *self {
+    fn failures(&mut self) -> Option<&mut u32> {
+        match self {
             State::Direct { failures }
             | State::WritingBack { failures }
             | State::Joining { failures, .. } => Some(failures),
             State::Open { .. } | State::HalfOpen { .. } => None,
-        }
-    }
-
-    fn set_failures(&mut self, to: u32) {
-        if let State::Direct { failures }
-        | State::WritingBack { failures }
-        | State::Joining { failures, .. } = self
-        {
-            *failures = to;
         }
     }
 }
@@ -496,8 +443,8 @@ mod tests {
         for fault in [Fault::Overloaded, Fault::WrongType, Fault::Conflict, Fault::Trimming] {
             let run = Run::direct().on(failed(fault, 100, 4));
             let run = run.assert(State::Direct { failures: 0 }, Phase::Direct, BreakerState::Closed);
-            assert_eq!((run.machine.outage(), run.machine.is_failing()), ((4, MS(50_000)), true));
-            assert_eq!(run.machine.fault(), Some(fault));
+            assert_eq!((run.machine.outage(), run.machine.failing), ((4, MS(50_000)), true));
+            assert_eq!(run.machine.fault, Some(fault));
         }
     }
 
@@ -512,7 +459,7 @@ mod tests {
         assert_eq!(run.machine.outage().0, 3, "an answer to a call in flight does not end an outage");
         let run = run.on(Event::ProbeAnswered).on(Event::ProbeAnswered);
         let run = run.then(Event::WrittenBack { epoch: 7 }, Some(Effect::Acknowledge(7)));
-        assert_eq!((run.machine.outage().0, run.machine.is_failing()), (3, false));
+        assert_eq!((run.machine.outage().0, run.machine.failing), (3, false));
         assert_eq!(run.on(timeout(7)).machine.outage().0, 7);
     }
 
@@ -542,7 +489,7 @@ mod tests {
         assert_eq!(run.machine.breaker(), BreakerState::Open);
         let run = run.on(Event::ProbeAnswered).on(Event::ProbeAnswered);
         let run = run.assert(State::WritingBack { failures: 0 }, Phase::Away, BreakerState::Closed);
-        assert_eq!(run.machine.answering_since(), Some(since), "the first answer of the outage");
+        assert_eq!(run.machine.answering_since, Some(since), "the first answer of the outage");
     }
 
     #[test]
@@ -550,17 +497,17 @@ mod tests {
         let run = Run::joining();
         let started = run.now;
         let run = run.assert(State::Joining { failures: 0, started }, Phase::Joining, BreakerState::Closed);
-        assert_eq!(run.machine.epoch(), 8);
+        assert_eq!(run.machine.epoch, 8);
     }
 
     #[test]
     fn failed_write_back_opens_again() {
         let run = Run::writing_back().on(Event::WriteBackFailed { fault: Fault::Lost });
-        assert_eq!((run.machine.breaker(), run.machine.fault()), (BreakerState::Open, Some(Fault::Lost)));
+        assert_eq!((run.machine.breaker(), run.machine.fault), (BreakerState::Open, Some(Fault::Lost)));
         let run = Run::writing_back().on(timeout(1)).on(timeout(1)).on(timeout(1));
         assert_eq!(run.machine.breaker(), BreakerState::Open, "calls in flight failed meanwhile");
         let run = run.then(Event::WrittenBack { epoch: 8 }, Some(Effect::Acknowledge(8)));
-        assert_eq!((run.machine.phase(), run.machine.epoch()), (Phase::Away, 8));
+        assert_eq!((run.machine.phase(), run.machine.epoch), (Phase::Away, 8));
     }
 
     #[test]
@@ -570,7 +517,7 @@ mod tests {
         assert_eq!(run.machine.phase(), Phase::Joining);
         let run = run.on(polled(true));
         let run = run.assert(State::Direct { failures: 0 }, Phase::Direct, BreakerState::Closed);
-        assert!(!run.machine.is_failing());
+        assert!(!run.machine.failing);
         let write_back = Micros::from(options().write_back);
         let (run, _) = Run::joining().after(write_back.since(MS(1)), polled(false));
         assert_eq!(run.machine.phase(), Phase::Joining);
@@ -582,18 +529,18 @@ mod tests {
     fn joining_opens_after_consecutive_failures() {
         let run = Run::joining().on(timeout(1)).on(Event::Answered).on(timeout(2)).on(timeout(2));
         let run = run.then(timeout(2), Some(Effect::WakeTask));
-        assert_eq!((run.machine.breaker(), run.machine.outages()), (BreakerState::Open, 2));
+        assert_eq!((run.machine.breaker(), run.machine.outages), (BreakerState::Open, 2));
     }
 
     #[test]
     fn only_the_first_epoch_of_an_initial_server_is_taken_unseen() {
         let identified = |epoch, initial| Event::Identified { epoch, initial };
         let run = Run::new().then(identified(3, false), Some(Effect::Reject));
-        assert_eq!(run.machine.epoch(), 0);
+        assert_eq!(run.machine.epoch, 0);
         let run = run.then(identified(3, true), Some(Effect::Acknowledge(3)));
         let run = run.on(identified(3, true)).on(identified(3, false));
         let run = run.then(identified(4, true), Some(Effect::Reject));
-        assert_eq!(run.machine.epoch(), 3);
+        assert_eq!(run.machine.epoch, 3);
     }
 
     #[test]
@@ -615,6 +562,6 @@ mod tests {
         assert_eq!(run.machine.total_away(run.now.plus(MS(500))), MS(30), "three steps of 10 ms");
         let (run, _) = run.after(MS(10), restarted(2));
         let later = run.now.plus(Duration::from_millis(5).into());
-        assert_eq!((run.machine.total_away(later), run.machine.outages()), (MS(35), 2));
+        assert_eq!((run.machine.total_away(later), run.machine.outages), (MS(35), 2));
     }
 }

@@ -23,8 +23,8 @@ use smallvec::SmallVec;
 use self::pool::{Block, HandedPermit, Pool};
 use crate::common::striped_counter::StripedCounter;
 use crate::{
-    BatchVerdicts, Check, Checks, Clock, Count, Entry, Error, Inspection, Key, Listener, Micros, Outcome,
-    Receipt, Settlement, Source, Store, SystemClock, Verdicts,
+    BatchVerdicts, Check, Checks, Clock, Count, Entry, Error, Key, Listener, Micros, Outcome, Source, Store,
+    SystemClock, Verdicts,
 };
 
 /// Maximum number of keys with leases. No permits are taken in advance for further keys.
@@ -146,17 +146,7 @@ impl<S: Store + 'static> Lease<S> {
     }
 }
 
-impl<S> Clone for Lease<S> {
-    fn clone(&self) -> Self {
-        Lease { inner: Arc::clone(&self.inner) }
-    }
-}
-
-impl<S> Inner<S> {
-    fn shard(&self, key: &Key) -> &Mutex<Shard> {
-        self.pools.shard(key)
-    }
-}
+share_by_clone!(Lease<S>);
 
 impl<S: Store + 'static> Inner<S> {
     /// Registers for resets by other nodes before the first block is taken.
@@ -173,7 +163,7 @@ impl<S: Store + 'static> Inner<S> {
         let mut handed: SmallVec<[HandedPermit; 1]> = SmallVec::new();
         for check in checks.as_slice() {
             let (permit, refill_size) = {
-                let mut shard = self.shard(&check.key).lock();
+                let mut shard = self.pools.shard(&check.key).lock();
                 let Some(pool) = shard.get_mut(&check.key) else { break };
                 (pool.hand_out(check, now), pool.begin_refill(check, now))
             };
@@ -198,9 +188,9 @@ impl<S: Store + 'static> Inner<S> {
 
     #[cold]
     fn put_back(self: &Arc<Self>, check: &Check, permit: HandedPermit) {
-        let entry = permit.entry();
+        let entry = permit.original.entry;
         let was_put_back =
-            self.shard(&check.key).lock().get_mut(&check.key).is_some_and(|pool| pool.put_back(permit));
+            self.pools.shard(&check.key).lock().get_mut(&check.key).is_some_and(|pool| pool.put_back(permit));
         if !was_put_back && let Ok(runtime) = tokio::runtime::Handle::try_current() {
             let (inner, key) = (Arc::clone(self), check.key.clone());
             runtime.spawn(async move { inner.give_back(&key, vec![entry]).await });
@@ -220,13 +210,13 @@ impl<S: Store + 'static> Inner<S> {
                 continue;
             }
             let refill_size = {
-                let mut shard = self.shard(&check.key).lock();
+                let mut shard = self.pools.shard(&check.key).lock();
                 let room = shard.len() < MAX_KEYS / SHARDS;
                 let mut new = Pool::default();
                 let known = shard.get_mut(&check.key);
                 let is_new = known.is_none();
                 let pool = known.unwrap_or(&mut new);
-                pool.record_miss(verdict.remaining());
+                pool.remaining = verdict.remaining();
                 let refill_size = pool.begin_refill(check, now).filter(|_| room || !is_new);
                 if is_new && refill_size.is_some() {
                     shard.insert(check.key.clone(), new);
@@ -251,7 +241,7 @@ impl<S: Store + 'static> Inner<S> {
             inner.end_block(&check.key, block).await;
             // The size of the next block is remembered for one more slice.
             inner.clock.sleep(check.quota.grain()).await;
-            let mut shard = inner.shard(&check.key).lock();
+            let mut shard = inner.pools.shard(&check.key).lock();
             if shard.get(&check.key).is_some_and(|pool| pool.is_unused_since(block)) {
                 shard.remove(&check.key);
             }
@@ -268,9 +258,9 @@ impl<S: Store + 'static> Inner<S> {
         let batch_verdicts = self.store.admit_run(&checks, permits as usize).await.ok()?;
         let number = self.blocks_created.fetch_add(1, Ordering::Relaxed) + 1;
         let (block, not_leasable) = Block::new(number, check, &batch_verdicts, sent);
-        let until = block.until();
+        let until = block.until;
         let discarded = {
-            let mut shard = self.shard(&check.key).lock();
+            let mut shard = self.pools.shard(&check.key).lock();
             // After a reset the permits must not be handed out. They are given back; the store ignores those that the
             // reset deleted.
             if self.pools.resets(&check.key).load(Ordering::Acquire) == resets {
@@ -293,7 +283,7 @@ impl<S: Store + 'static> Inner<S> {
     /// Ends a block, and gives back its unused permits.
     async fn end_block(&self, key: &Key, block: u64) {
         let unused = {
-            let mut shard = self.shard(key).lock();
+            let mut shard = self.pools.shard(key).lock();
             let Some(pool) = shard.get_mut(key) else { return };
             pool.end_block(block)
         };
@@ -320,7 +310,7 @@ impl<S> Drop for RefillGuard<'_, S> {
         if self.succeeded {
             return;
         }
-        let mut shard = self.inner.shard(self.key).lock();
+        let mut shard = self.inner.pools.shard(self.key).lock();
         if shard.get_mut(self.key).is_some_and(Pool::refill_failed) {
             shard.remove(self.key);
         }
@@ -350,22 +340,6 @@ impl<S: Store + 'static> Store for Lease<S> {
         Ok(batch_verdicts)
     }
 
-    async fn admit_run(&self, checks: &Checks, times: usize) -> Result<BatchVerdicts, Error> {
-        self.inner.store.admit_run(checks, times).await
-    }
-
-    async fn settle(&self, settlements: &[Settlement]) -> Result<Receipt, Error> {
-        self.inner.store.settle(settlements).await
-    }
-
-    async fn give_back(&self, key: &Key, entries: &[Entry]) -> Result<(), Error> {
-        self.inner.store.give_back(key, entries).await
-    }
-
-    async fn inspect(&self, key: &Key) -> Result<Option<Inspection>, Error> {
-        self.inner.store.inspect(key).await
-    }
-
     async fn reset(&self, key: &Key) -> Result<bool, Error> {
         // The reset deletes permits taken before it, and those taken while it runs.
         self.inner.pools.reset(key);
@@ -374,11 +348,5 @@ impl<S: Store + 'static> Store for Lease<S> {
         reset
     }
 
-    fn shard_of(&self, key: &Key) -> u16 {
-        self.inner.store.shard_of(key)
-    }
-
-    fn listen(&self, listener: Weak<dyn Listener>) {
-        self.inner.store.listen(listener);
-    }
+    forward!(self => self.inner.store; admit_run, settle, give_back, inspect, shard_of, listen);
 }

@@ -25,7 +25,7 @@ pub(super) struct Block {
     /// Time at which the permits were requested, by this node's clock.
     sent: Micros,
     /// Time after which no permit may be handed out, by this node's clock.
-    until: Micros,
+    pub(super) until: Micros,
     /// Verdicts of the permits that are left, in reverse order.
     verdicts: Vec<Verdict>,
     /// Permits in the block at the beginning.
@@ -41,7 +41,7 @@ pub(super) struct Pool {
     /// True if a block was used up before it ended.
     ran_out: bool,
     /// Permits that remained of the limit at the last answer of the store.
-    remaining: u64,
+    pub(super) remaining: u64,
     /// Number of the last block.
     last_block: u64,
 }
@@ -49,7 +49,7 @@ pub(super) struct Pool {
 /// A permit that was handed out.
 pub(super) struct HandedPermit {
     /// Verdict of the store when the permit was taken.
-    original: Verdict,
+    pub(super) original: Verdict,
     block: u64,
     /// Time since then.
     elapsed: Micros,
@@ -60,10 +60,6 @@ pub(super) struct HandedPermit {
 impl HandedPermit {
     pub(super) fn verdict(&self) -> Verdict {
         Verdict { reset_after: self.original.reset_after.since(self.elapsed), ..self.original }
-    }
-
-    pub(super) fn entry(&self) -> Entry {
-        self.original.entry
     }
 }
 
@@ -122,11 +118,6 @@ impl Block {
     pub(super) fn into_entries(self) -> Vec<Entry> {
         self.verdicts.into_iter().map(|verdict| verdict.entry).collect()
     }
-
-    /// Returns the time, by this node's clock, after which no permit of the block may be handed out.
-    pub(super) fn until(&self) -> Micros {
-        self.until
-    }
 }
 
 impl Pool {
@@ -178,11 +169,6 @@ impl Pool {
         }
         self.refilling = true;
         u32::try_from(permits).ok()
-    }
-
-    /// Records that a request went to the store, with this remaining.
-    pub(super) fn record_miss(&mut self, remaining: u64) {
-        self.remaining = remaining;
     }
 
     /// Adds a block. `wanted` is the number of permits that were requested.

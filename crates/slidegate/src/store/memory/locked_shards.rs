@@ -84,7 +84,7 @@ impl<C: Clock> LockedShards<'_, C> {
             self.store_state(check, location, now, checks.is_peek(), verdict.outcome);
         }
         for (_, shard) in &mut self.shards {
-            shard.end_request();
+            shard.pending = 0;
         }
         verdicts
     }
@@ -99,7 +99,7 @@ impl<C: Clock> LockedShards<'_, C> {
             }
             _ if table.is_open() => {
                 if bucket.is_none() {
-                    table.add_pending();
+                    table.pending += 1;
                 }
                 Location::Fresh(table.fresh(&check.quota))
             }
@@ -152,7 +152,7 @@ impl<C: Clock> LockedShards<'_, C> {
         if room || *cost == 0 {
             if !checks.is_peek() && *cost > 0 && !key_in_table {
                 idle.into_iter().for_each(|bucket| table.drop_idle(bucket));
-                table.add_pending();
+                table.pending += 1;
             }
             return Location::Fresh(state);
         }
@@ -186,10 +186,10 @@ impl<C: Clock> LockedShards<'_, C> {
                     counter.admitted(&check.key, &check.quota, now);
                 }
                 if !peek {
-                    shard.count_shared();
+                    shard.counts.shared += 1;
                 }
             }
-            Location::Full { shard, .. } if !peek => self.shards[shard].1.count_denied_full(),
+            Location::Full { shard, .. } if !peek => self.shards[shard].1.counts.denied_full += 1,
             _ => {}
         }
     }

@@ -107,11 +107,7 @@ impl Default for MemoryStore {
     }
 }
 
-impl<C: Clock> Clone for MemoryStore<C> {
-    fn clone(&self) -> Self {
-        MemoryStore { inner: Arc::clone(&self.inner) }
-    }
-}
+share_by_clone!(MemoryStore<C: Clock>);
 
 impl<C: Clock> MemoryStore<C> {
     /// Creates a store with the given clock and without a background sweep: see [`MemoryStore::sweep`].
@@ -167,17 +163,12 @@ impl<C: Clock> MemoryStore<C> {
     ///   twice or not at all.
     pub fn stats(&self) -> MemoryStats {
         let mut stats = MemoryStats::default();
-        self.inner.in_turns(|shard, count: &mut ShardCount| match count.step(shard) {
-            Some(counted) => {
-                stats.add(counted);
-                false
-            }
-            None => true,
+        self.inner.in_turns(|shard, count: &mut ShardCount| {
+            let counted = count.step(shard);
+            counted.into_iter().for_each(|counted| stats.add(counted));
+            counted.is_none()
         });
-        let notes = &self.inner.notes;
-        stats.note_bytes = notes.used();
-        stats.ids_dropped = notes.ids_dropped();
-        stats.settlements_dropped = notes.settlements_dropped();
+        (stats.note_bytes, stats.ids_dropped, stats.settlements_dropped) = self.inner.notes.counts();
         stats
     }
 }
@@ -279,7 +270,7 @@ impl<C: Clock> Inner<C> {
         for round in 1.. {
             unfinished.retain_mut(|(shard, progress)| {
                 let mut shard = shard.lock();
-                latest = latest.max(shard.latest());
+                latest = latest.max(shard.latest);
                 step(&mut shard, progress)
             });
             if unfinished.is_empty() {

@@ -1,6 +1,7 @@
 //! Bounds of a memory store, and what happens when they are reached.
 
 use crate::Error;
+use crate::error::check_between;
 
 /// Default of the maximum number of keys.
 pub const DEFAULT_MAX_KEYS: usize = 1_000_000;
@@ -52,14 +53,7 @@ impl Default for MemoryOptions {
 impl MemoryOptions {
     /// Returns an error that names the field which is out of bounds, as the configuration file spells it.
     pub fn check(&self) -> Result<(), Error> {
-        within("max-keys", self.max_keys, 1, MAX_KEYS)?;
-        within("max-note-bytes", self.max_note_bytes, MIN_NOTE_BYTES, MAX_NOTE_BYTES)
+        check_between("max-keys", self.max_keys, 1, MAX_KEYS)?;
+        check_between("max-note-bytes", self.max_note_bytes, MIN_NOTE_BYTES, MAX_NOTE_BYTES)
     }
-}
-
-fn within(name: &str, value: usize, min: usize, max: usize) -> Result<(), Error> {
-    if (min..=max).contains(&value) {
-        return Ok(());
-    }
-    Err(Error::invalid(format!("{name} must be between {min} and {max}, not {value}")))
 }

@@ -42,7 +42,7 @@ const MAX_MEMBERS: usize = 128;
 
 pub(super) struct Overflow {
     groups: HashTable<Group>,
-    counters: usize,
+    pub(super) counters: usize,
     max_counters: usize,
 }
 
@@ -302,10 +302,6 @@ impl Overflow {
         });
         self.counters = left;
         left > 0
-    }
-
-    pub(super) fn len(&self) -> usize {
-        self.counters
     }
 
     /// Returns the events and bytes of all counters.

@@ -21,10 +21,11 @@ const FORGET_STEP: usize = 4_096;
 /// Shortest wait of a denial for lack of room.
 const MIN_WAIT: Micros = Micros::from_millis(1);
 
+#[derive(Default)]
 pub(super) struct Shard {
     table: HashTable<Slot>,
     /// Latest instant at which this shard evaluated a request.
-    latest: Micros,
+    pub(super) latest: Micros,
     max_keys: usize,
     /// Number of counters created so far, which numbers the next one. Sequence numbers of admissions contain its
     /// lowest 24 bits.
@@ -32,23 +33,23 @@ pub(super) struct Shard {
     /// Hash of the key that was inserted last. It is in the table whenever the shard is full.
     youngest: u64,
     /// Keys of the current request that will be inserted if it is admitted.
-    pending: u32,
+    pub(super) pending: u32,
     on_full: OnFull,
     /// Shared counters of keys that are not in the table. None if there are none; a decision about a key in the table
     /// checks no more than that.
     overflow: Option<Box<Overflow>>,
     /// In a box, so that a shard and its lock fit into one pair of cache lines.
-    counts: Box<Counts>,
+    pub(super) counts: Box<Counts>,
     /// Number of times that the table has moved its slots to other buckets.
-    layout: u64,
+    pub(super) layout: u64,
 }
 
 #[derive(Default)]
-struct Counts {
+pub(super) struct Counts {
     evicted: u64,
     swept: u64,
-    shared: u64,
-    denied_full: u64,
+    pub(super) shared: u64,
+    pub(super) denied_full: u64,
 }
 
 /// A pair of cache lines that are fetched together: an admission only reads one, and writes the other.
@@ -63,18 +64,7 @@ const _: () = assert!(size_of::<super::lock::Lock<Shard>>() <= 128);
 
 impl Shard {
     pub(super) fn new(max_keys: usize, on_full: OnFull) -> Self {
-        Shard {
-            table: HashTable::new(),
-            latest: Micros::ZERO,
-            max_keys,
-            generation: 0,
-            youngest: 0,
-            pending: 0,
-            on_full,
-            overflow: None,
-            counts: Box::default(),
-            layout: 0,
-        }
+        Shard { max_keys, on_full, ..Shard::default() }
     }
 
     /// Returns the instant to evaluate at. The clock was read before the lock was taken, so the result is never
@@ -82,11 +72,6 @@ impl Shard {
     #[inline]
     pub(super) fn instant(&mut self, now: Micros) -> Micros {
         self.latest = self.latest.max(now);
-        self.latest
-    }
-
-    /// Returns the latest instant at which this shard evaluated. It changes while decisions are made.
-    pub(super) fn latest(&self) -> Micros {
         self.latest
     }
 
@@ -129,15 +114,6 @@ impl Shard {
 
     pub(super) fn shares(&self) -> bool {
         self.on_full == OnFull::Share
-    }
-
-    /// Reserves room for one more key until the request is evaluated.
-    pub(super) fn add_pending(&mut self) {
-        self.pending += 1;
-    }
-
-    pub(super) fn end_request(&mut self) {
-        self.pending = 0;
     }
 
     /// Returns an idle key of a small sample that is not `in_use`.
@@ -200,14 +176,6 @@ impl Shard {
     pub(super) fn summary_of(&mut self, id: SharedCounterId) -> State {
         let generation = self.generation;
         self.shared_at(id).state.summary(generation)
-    }
-
-    pub(super) fn count_shared(&mut self) {
-        self.counts.shared += 1;
-    }
-
-    pub(super) fn count_denied_full(&mut self) {
-        self.counts.denied_full += 1;
     }
 
     /// Returns the counter of `key`: its own, or a shared one.
@@ -320,11 +288,6 @@ impl Shard {
         None
     }
 
-    /// Returns a number that changes whenever slots move to other buckets.
-    pub(super) fn layout(&self) -> u64 {
-        self.layout
-    }
-
     /// Makes the next step of a count believe that slots have moved.
     #[cfg(test)]
     pub(super) fn mark_moved(&mut self) {
@@ -353,7 +316,7 @@ impl Shard {
             evicted: self.counts.evicted,
             swept: self.counts.swept,
             bytes: self.table.allocation_size() + heap_bytes + shared_bytes,
-            shared_counters: shared.map_or(0, |overflow| overflow.len()),
+            shared_counters: shared.map_or(0, |overflow| overflow.counters),
             shared: self.counts.shared,
             denied_full: self.counts.denied_full,
             ..MemoryStats::default()

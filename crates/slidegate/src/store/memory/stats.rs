@@ -55,9 +55,6 @@ impl MemoryStats {
         self.shared_counters += other.shared_counters;
         self.shared += other.shared;
         self.denied_full += other.denied_full;
-        self.note_bytes += other.note_bytes;
-        self.ids_dropped += other.ids_dropped;
-        self.settlements_dropped += other.settlements_dropped;
     }
 }
 
@@ -76,11 +73,11 @@ pub(super) struct ShardCount {
 impl ShardCount {
     /// Visits the next [`STEP`] buckets; returns the figures of the shard after the last one.
     pub(super) fn step(&mut self, shard: &Shard) -> Option<MemoryStats> {
-        if self.layout != shard.layout() {
+        if self.layout != shard.layout {
             if self.next > 0 && self.restarts < MAX_RESTARTS {
                 *self = ShardCount { restarts: self.restarts + 1, ..ShardCount::default() };
             }
-            self.layout = shard.layout();
+            self.layout = shard.layout;
         }
         let end = self.next.saturating_add(STEP).min(shard.buckets());
         for bucket in self.next..end {

@@ -4,7 +4,7 @@ use redis::io::tcp::{TcpSettings, socket2::TcpKeepalive};
 use redis::{Client, ClientTlsConfig, ConnectionAddr, ConnectionInfo, IntoConnectionInfo};
 use redis::{RedisError, TlsCertificates};
 
-use super::RedisOptions;
+use super::{RedisOptions, RedisTls};
 use crate::Error;
 
 /// Parses a url and adds the TCP and client settings.
@@ -30,23 +30,16 @@ pub(super) fn info_at(like: &ConnectionInfo, host: &str, port: u16) -> Connectio
 
 pub(super) fn client(info: ConnectionInfo, options: &RedisOptions) -> Result<Client, Error> {
     let tls = &options.tls;
-    let client = match (matches!(info.addr(), ConnectionAddr::TcpTls { .. }), tls.is_default()) {
-        (false, false) => {
-            return Err(Error::invalid("redis.tls needs a url that starts with rediss://"));
-        }
-        (_, true) => Client::open(info),
-        (true, false) => {
-            let client_tls = match (&tls.cert, &tls.key) {
-                (Some(cert), Some(key)) => {
-                    Some(ClientTlsConfig { client_cert: cert.clone(), client_key: key.clone() })
-                }
-                (None, None) => None,
-                _ => return Err(Error::invalid("redis.tls needs both `cert` and `key`, or neither")),
-            };
-            Client::build_with_tls(info, TlsCertificates { client_tls, root_cert: tls.ca.clone() })
-        }
-    };
-    client.map_err(|error| bad_url(&error))
+    if *tls == RedisTls::default() {
+        return Client::open(info).map_err(|error| bad_url(&error));
+    }
+    let is_tls = matches!(info.addr(), ConnectionAddr::TcpTls { .. });
+    ensure!(is_tls, "redis.tls needs a url that starts with rediss://");
+    ensure!(tls.cert.is_some() == tls.key.is_some(), "redis.tls needs both `cert` and `key`, or neither");
+    let client_tls = tls.cert.clone().zip(tls.key.clone());
+    let client_tls = client_tls.map(|(client_cert, client_key)| ClientTlsConfig { client_cert, client_key });
+    let certificates = TlsCertificates { client_tls, root_cert: tls.ca.clone() };
+    Client::build_with_tls(info, certificates).map_err(|error| bad_url(&error))
 }
 
 /// The message never repeats the url: it may contain a password.

@@ -7,12 +7,11 @@
 //! after which Redis adds nothing more to the stream. Such entries are skipped, and the next text that is shared
 //! starts the stream anew.
 
-use redis::Value;
+use redis::{Cmd, FromRedisValue, Value};
 
 use super::epoch::Purpose;
-use super::server::Call;
 use super::{RedisStore, bad_reply};
-use crate::{Error, Key};
+use crate::Error;
 
 /// Entries that are kept, so that earlier texts can be looked up.
 const MAX_ENTRIES: usize = 16;
@@ -57,17 +56,14 @@ impl RedisStore {
     async fn newest(&self, name: &str, down_to: &str, most: usize) -> Result<Vec<Entry>, Error> {
         let mut command = redis::cmd("XREVRANGE");
         command.arg(self.stream(name)).arg("+").arg(down_to).arg("COUNT").arg(most);
-        let reply = self.call_stream(name, &command).await?;
-        redis::from_redis_value(reply).map_err(|_| bad_reply())
+        self.query_stream(name, &command).await
     }
 
     /// Returns true if that version of the text is still stored.
     pub async fn has_shared_text(&self, name: &str, version: u64) -> Result<bool, Error> {
         let mut command = redis::cmd("XRANGE");
         command.arg(self.stream(name)).arg(id(version)).arg(id(version)).arg("COUNT").arg(1);
-        let reply = self.call_stream(name, &command).await?;
-        let entries: Vec<(String, Vec<String>)> = redis::from_redis_value(reply).map_err(|_| bad_reply())?;
-        Ok(!entries.is_empty())
+        Ok(!self.query_stream::<Vec<Entry>>(name, &command).await?.is_empty())
     }
 
     /// Replaces the text of that name and returns the new version. A stream to which nothing can be added is started
@@ -79,32 +75,26 @@ impl RedisStore {
     }
 
     /// Adds an entry by an `XADD` and returns its id. If an impossible id prevents that, removes the stream first.
-    pub(super) async fn append(&self, name: &str, add: &redis::Cmd) -> Result<String, Error> {
-        let read = |reply: Value| redis::from_redis_value::<String>(reply).map_err(|_| bad_reply());
-        match self.call_stream(name, add).await {
-            Ok(reply) => {
-                let id = read(reply)?;
-                if version(&id).is_some() {
-                    return Ok(id);
-                }
-            }
-            Err(error) if error.to_string().contains(EXHAUSTED) => {}
-            Err(error) => return Err(error),
+    pub(super) async fn append(&self, name: &str, add: &Cmd) -> Result<String, Error> {
+        match self.query_stream::<String>(name, add).await {
+            Ok(id) if version(&id).is_some() => return Ok(id),
+            Err(error) if !error.to_string().contains(EXHAUSTED) => return Err(error),
+            _ => {}
         }
-        let mut remove = redis::cmd("UNLINK");
-        remove.arg(self.stream(name));
-        self.call_stream(name, &remove).await?;
-        read(self.call_stream(name, add).await?)
+        self.query_stream::<Value>(name, redis::cmd("UNLINK").arg(self.stream(name))).await?;
+        self.query_stream(name, add).await
     }
 
     pub(super) fn stream(&self, name: &str) -> String {
         self.inner.names.shared(name)
     }
 
-    pub(super) async fn call_stream(&self, name: &str, command: &redis::Cmd) -> Result<Value, Error> {
-        // The key of a count with that name has the same slot.
-        let shard = self.inner.topology.shard_of(&Key::printed(name), &self.inner.names);
-        self.inner.topology.call(shard, Purpose::Decide, Call::Command(command)).await
+    pub(super) async fn query_stream<T: FromRedisValue>(
+        &self,
+        name: &str,
+        command: &Cmd,
+    ) -> Result<T, Error> {
+        self.inner.query_shared(name, Purpose::Decide, command).await
     }
 }
 

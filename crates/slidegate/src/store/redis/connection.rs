@@ -33,7 +33,7 @@ pub(super) struct Connections {
     in_flight: Semaphore,
     max_in_flight: usize,
     max_wait: Duration,
-    response_timeout: Duration,
+    pub(super) response_timeout: Duration,
     target: Arc<Target>,
     epochs: Arc<Epochs>,
 }
@@ -175,11 +175,6 @@ impl Connections {
             Target::Fixed { client, .. } => Ok(Client::clone(client)),
             Target::Sentinel { sentinel, .. } => Ok(sentinel.find_primary().await?.0),
         }
-    }
-
-    /// Timeout of a reply.
-    pub(super) fn response_timeout(&self) -> Duration {
-        self.response_timeout
     }
 
     pub(super) fn address(&self) -> &str {

@@ -4,8 +4,9 @@
 
 use std::time::Duration;
 
-use super::RedisStore;
-use super::bad_reply;
+use redis::Value;
+
+use super::{RedisStore, bad_reply};
 use crate::Error;
 
 /// Approximate number of entries that are kept: enough for some moments of hundreds of processes.
@@ -32,22 +33,15 @@ impl RedisStore {
     ) -> Result<Vec<GossipMessage>, Error> {
         let stream = self.stream(name);
         let mut add = redis::cmd("XADD");
-        add.arg(&stream)
-            .arg("MAXLEN")
-            .arg("~")
-            .arg(MAX_ENTRIES)
-            .arg("*")
-            .arg(&message.who)
-            .arg(&message.text);
+        add.arg(&stream).arg("MAXLEN").arg("~").arg(MAX_ENTRIES);
+        add.arg("*").arg(&message.who).arg(&message.text);
         let id = self.append(name, &add).await?;
-        let mut expire = redis::cmd("PEXPIRE");
-        expire.arg(&stream).arg(STREAM_TTL.as_millis() as u64);
-        self.call_stream(name, &expire).await?;
+        let ttl = STREAM_TTL.as_millis() as u64;
+        self.query_stream::<Value>(name, redis::cmd("PEXPIRE").arg(&stream).arg(ttl)).await?;
         let now: u64 = id.split('-').next().and_then(|millis| millis.parse().ok()).ok_or_else(bad_reply)?;
-        let mut read = redis::cmd("XRANGE");
-        read.arg(&stream).arg(now.saturating_sub(lately.as_millis() as u64)).arg("+");
-        let reply = self.call_stream(name, &read).await?;
-        let entries: Vec<(String, Vec<Vec<u8>>)> = redis::from_redis_value(reply).map_err(|_| bad_reply())?;
+        let since = now.saturating_sub(lately.as_millis() as u64);
+        let entries: Vec<(String, Vec<Vec<u8>>)> =
+            self.query_stream(name, redis::cmd("XRANGE").arg(&stream).arg(since).arg("+")).await?;
         let messages = entries.into_iter().filter_map(|(_, fields)| {
             // Another program may have added any entry.
             let mut texts = fields.into_iter().map(String::from_utf8);

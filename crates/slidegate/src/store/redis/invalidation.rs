@@ -9,7 +9,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use futures_util::StreamExt;
-use redis::{Pipeline, RedisError};
+use redis::RedisError;
 use tokio::task::AbortHandle;
 
 use super::server::Server;
@@ -37,15 +37,6 @@ impl RedisStore {
         // Without a runtime no task can subscribe, so the listener receives nothing.
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             runtime.spawn(follow_servers(Arc::downgrade(&self.inner), listener));
-        }
-    }
-}
-
-impl Inner {
-    /// Adds a PUBLISH for each freed key.
-    pub(super) fn add_publishes<'k>(&self, pipeline: &mut Pipeline, keys: impl Iterator<Item = &'k Key>) {
-        for key in keys {
-            pipeline.cmd("PUBLISH").arg(self.names.freed_channel()).arg(key.as_str()).ignore();
         }
     }
 }
@@ -99,7 +90,7 @@ async fn receive_messages(
     id: ServerId,
     listener: &Weak<dyn Listener>,
 ) -> Result<(), RedisError> {
-    let (epoch, response_timeout) = (server.epochs.current(), server.connections.response_timeout());
+    let (epoch, response_timeout) = (server.epochs.current(), server.connections.response_timeout);
     let Ok(client) = server.connections.client().await else { return Ok(()) };
     let lost = || RedisError::from((redis::ErrorKind::Io, "no answer in time"));
     let connecting = async {

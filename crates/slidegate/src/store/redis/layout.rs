@@ -84,27 +84,6 @@ impl Names {
         Names { prefix: prefix.to_owned() }
     }
 
-    /// Name of the key that counts `key`. The braces put it into one slot of a cluster with everything that belongs
-    /// to it: the braces of its tag, or else braces around all of it.
-    pub(super) fn main(&self, key: &Key) -> String {
-        self.name(key, KeyPart::Main)
-    }
-
-    /// Name of the key with the notes of a window in `main`.
-    pub(super) fn notes(&self, key: &Key) -> String {
-        self.name(key, KeyPart::Notes)
-    }
-
-    /// Name of the key that counts `key` in the packed encoding.
-    pub(super) fn log(&self, key: &Key) -> String {
-        self.name(key, KeyPart::Log)
-    }
-
-    /// Name of the key that records when the limit of `key` began to warm up.
-    pub(super) fn warm(&self, key: &Key) -> String {
-        self.name(key, KeyPart::Warm)
-    }
-
     /// Names of all keys that may hold data of `key`.
     pub(super) fn all(&self, key: &Key) -> [String; 5] {
         KeyPart::ALL.map(|part| self.name(key, part))
@@ -115,6 +94,8 @@ impl Names {
         KeyPart::COUNTED.map(|part| self.name(key, part))
     }
 
+    /// Name of the key with one part of the data of `key`. The braces put all parts into one slot of a cluster: the braces of
+    /// its tag, or else braces around all of it.
     pub(super) fn name(&self, key: &Key, part: KeyPart) -> String {
         let (prefix, suffix) = (&self.prefix, part.suffix());
         match key.tag() {

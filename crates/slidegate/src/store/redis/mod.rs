@@ -54,10 +54,10 @@ use self::options::Expiry;
 pub use self::options::{
     DEFAULT_PREFIX, MAX_BATCH_SIZE, RedisMode, RedisOptions, RedisSentinel, RedisTls, RedisTopology,
 };
-use self::script::{Arguments, Parts, Scripts};
+use self::script::{Arguments, Parts, SETTLE_SCRIPT, admit_script};
 use self::server::Call;
 use self::topology::{ShardId, Topology};
-use self::transaction::Transactions;
+use self::transaction::KeyLocks;
 use super::give_back_singly;
 use super::remote::{FIRST_RESTORED_SEQ, RemoteStore, ServerId};
 use crate::{
@@ -88,8 +88,7 @@ pub struct RedisStore {
 struct Inner {
     topology: Topology,
     address: String,
-    scripts: Scripts,
-    transactions: Transactions,
+    key_locks: KeyLocks,
     mode: RedisMode,
     names: Names,
     expiry: Expiry,
@@ -110,8 +109,7 @@ impl RedisStore {
             inner: Arc::new(Inner {
                 topology: Topology::new(options)?,
                 address: options.address(),
-                scripts: Scripts::default(),
-                transactions: Transactions::default(),
+                key_locks: std::array::from_fn(|_| Default::default()),
                 mode: options.mode,
                 names: Names::new(&options.prefix),
                 expiry: Expiry::new(options),
@@ -261,7 +259,7 @@ impl Inner {
         arguments: &Arguments,
     ) -> Result<Value, Error> {
         for _ in 0..DECIDE_ROUNDS {
-            let call = Call::Script(self.scripts.admit(parts), arguments);
+            let call = Call::Script(admit_script(parts), arguments);
             let reply = self.record_call(requests, self.topology.call(shard, Purpose::Decide, call)).await?;
             if !Numbers::is_unfinished(&reply) {
                 return Ok(reply);
@@ -286,10 +284,7 @@ impl Inner {
     }
 
     async fn settle_by_script(&self, shard: ShardId, settlements: &[Settlement]) -> Result<Receipt, Error> {
-        let arguments = self::codec::settlement_plan(settlements, &self.names, self.expiry);
-        let call = Call::Script(self.scripts.settle(), &arguments);
-        let reply = self.record_call(0, self.topology.call(shard, Purpose::Decide, call)).await?;
-        let (at, settled) = self::codec::decode_settled(reply, settlements.len())?;
+        let (at, settled) = self.settle_once(shard, settlements).await?;
         let mut receipt = Receipt { at, settled: Vec::with_capacity(settlements.len()) };
         for (settlement, settled) in settlements.iter().zip(settled) {
             receipt.settled.push(match settled {
@@ -304,17 +299,24 @@ impl Inner {
     #[cold]
     async fn settle_again(&self, shard: ShardId, settlement: &Settlement) -> Result<Settled, Error> {
         for _ in 0..SETTLE_ROUNDS {
-            let one = std::slice::from_ref(settlement);
-            let arguments = self::codec::settlement_plan(one, &self.names, self.expiry);
-            let call = Call::Script(self.scripts.settle(), &arguments);
-            let reply = self.record_call(0, self.topology.call(shard, Purpose::Decide, call)).await?;
-            if let (_, settled) = self::codec::decode_settled(reply, 1)?
-                && let Some(Some(settled)) = settled.first().copied()
-            {
-                return Ok(settled);
+            let (_, settled) = self.settle_once(shard, std::slice::from_ref(settlement)).await?;
+            if let Some(Some(settled)) = settled.first() {
+                return Ok(*settled);
             }
         }
         Err(too_many_expired())
+    }
+
+    /// Calls the script that settles. Returns its instant, and no outcome for a key with too many expired entries.
+    async fn settle_once(
+        &self,
+        shard: ShardId,
+        settlements: &[Settlement],
+    ) -> Result<(Micros, Vec<Option<Settled>>), Error> {
+        let arguments = self::codec::settlement_plan(settlements, &self.names, self.expiry);
+        let call = Call::Script(&SETTLE_SCRIPT, &arguments);
+        let reply = self.record_call(0, self.topology.call(shard, Purpose::Decide, call)).await?;
+        self::codec::decode_settled(reply, settlements.len())
     }
 }
 
@@ -332,6 +334,11 @@ fn too_many_expired() -> Error {
     )
 }
 
+/// Converts a reply of a command.
+fn convert<T: redis::FromRedisValue>(reply: Value) -> Result<T, Error> {
+    redis::from_redis_value(reply).map_err(|_| bad_reply())
+}
+
 fn bad_reply() -> Error {
     Error::store(
         Fault::Protocol,
@@ -341,5 +348,5 @@ fn bad_reply() -> Error {
 
 #[cfg(fuzzing)]
 pub(crate) fn main_name(prefix: &str, key: &crate::Key) -> String {
-    layout::Names::new(prefix).main(key)
+    layout::Names::new(prefix).name(key, layout::KeyPart::Main)
 }

@@ -3,7 +3,8 @@
 use std::fmt;
 use std::time::Duration;
 
-use crate::store::failover::{check_duration, check_range};
+use crate::error::check_between;
+use crate::store::failover::check_duration;
 use crate::{Error, Micros, Quota};
 
 /// Default prefix of keys.
@@ -101,12 +102,6 @@ pub struct RedisTls {
     pub key: Option<Vec<u8>>,
 }
 
-impl RedisTls {
-    pub(super) fn is_default(&self) -> bool {
-        *self == RedisTls::default()
-    }
-}
-
 impl RedisOptions {
     /// One Redis server at `url`, with defaults.
     pub fn new(url: impl Into<String>) -> Self {
@@ -155,9 +150,9 @@ impl RedisOptions {
 
     /// Checks that every option is within its bounds. The error names the option as the configuration file does.
     pub fn check(&self) -> Result<(), Error> {
-        check_range("connections", self.connections, 1, 64)?;
-        check_range("batch-size", self.batch_size, 1, MAX_BATCH_SIZE)?;
-        check_range("max-in-flight", self.max_in_flight, 1, 1_000_000)?;
+        check_between("connections", self.connections, 1, 64)?;
+        check_between("batch-size", self.batch_size, 1, MAX_BATCH_SIZE)?;
+        check_between("max-in-flight", self.max_in_flight, 1, 1_000_000)?;
         let (ms, minute, day) =
             (Duration::from_millis(1), Duration::from_secs(60), Duration::from_secs(86_400));
         check_duration("connect-timeout", self.connect_timeout, ms, minute)?;
@@ -168,9 +163,8 @@ impl RedisOptions {
         check_duration("min-expire", self.min_expire, Duration::ZERO, 366 * day)?;
         check_duration("expire-buffer", self.expire_buffer, Duration::ZERO, 366 * day)?;
         let allowed = |b: u8| b.is_ascii_alphanumeric() || b"._-".contains(&b);
-        if self.prefix.is_empty() || self.prefix.len() > 32 || !self.prefix.bytes().all(allowed) {
-            return Err(Error::invalid("prefix must be 1 to 32 letters, digits or any of `._-`"));
-        }
+        let valid = (1..=32).contains(&self.prefix.len()) && self.prefix.bytes().all(allowed);
+        ensure!(valid, "prefix must be 1 to 32 letters, digits or any of `._-`");
         self.topology.check()
     }
 
@@ -198,19 +192,14 @@ impl RedisTopology {
             RedisTopology::Shards(_) => "shards",
             RedisTopology::Sentinel(_) => "sentinel.nodes",
         };
-        if addresses.is_empty() || addresses.len() > MAX_SERVERS {
-            let n = addresses.len();
-            return Err(Error::invalid(format!("{what} must name 1 to {MAX_SERVERS} urls, not {n}")));
+        let n = addresses.len();
+        ensure!((1..=MAX_SERVERS).contains(&n), "{what} must name 1 to {MAX_SERVERS} urls, not {n}");
+        for (i, address) in addresses.iter().enumerate() {
+            ensure!(!addresses[..i].contains(address), "{what} names {address} twice");
         }
-        if let Some(twice) = (1..addresses.len()).find(|&i| addresses[..i].contains(&addresses[i])) {
-            return Err(Error::invalid(format!("{what} names {} twice", addresses[twice])));
-        }
-        match self {
-            RedisTopology::Sentinel(RedisSentinel { master, .. }) if master.is_empty() => {
-                Err(Error::invalid("sentinel.master is empty: set the name of the primary in the sentinels"))
-            }
-            _ => Ok(()),
-        }
+        let nameless = matches!(self, RedisTopology::Sentinel(sentinel) if sentinel.master.is_empty());
+        ensure!(!nameless, "sentinel.master is empty: set the name of the primary in the sentinels");
+        Ok(())
     }
 
     fn address(&self) -> String {

@@ -1,11 +1,10 @@
 //! Key that all processes of a deployment sign reservations with: a string in Redis, created by the first process that needs it.
 
-use redis::Value;
+use redis::{Cmd, FromRedisValue, Value};
 
 use super::epoch::Purpose;
-use super::server::Call;
 use super::{RedisStore, bad_reply};
-use crate::{Error, Fault, Key, ReservationKey};
+use crate::{Error, Fault, ReservationKey};
 
 /// Name of the string: see `Names::shared`.
 const NAME: &str = "reservation-key";
@@ -32,14 +31,12 @@ impl RedisStore {
     pub async fn shared_reservation_key(&self, ours: &ReservationKey) -> Result<ReservationKey, Error> {
         let name = self.inner.names.shared(NAME);
         if let Some(stored) = self.stored_reservation_key().await? {
-            let mut command = redis::cmd("PEXPIRE");
-            command.arg(&name).arg(TTL_MILLIS);
-            self.call_for_key(&command).await?;
+            self.query_key::<Value>(redis::cmd("PEXPIRE").arg(&name).arg(TTL_MILLIS)).await?;
             return Ok(stored);
         }
         let mut command = redis::cmd("SET");
         command.arg(&name).arg(ours.secret()).arg("NX").arg("PX").arg(TTL_MILLIS);
-        match self.call_for_key(&command).await? {
+        match self.query_key(&command).await? {
             Value::Okay => Ok(ours.clone()),
             // Another process stored its key first.
             _ => self.stored_reservation_key().await?.ok_or_else(bad_reply),
@@ -48,10 +45,7 @@ impl RedisStore {
 
     async fn stored_reservation_key(&self) -> Result<Option<ReservationKey>, Error> {
         let name = self.inner.names.shared(NAME);
-        let mut command = redis::cmd("GET");
-        command.arg(&name);
-        let reply = self.call_for_key(&command).await?;
-        let stored: Option<Vec<u8>> = redis::from_redis_value(reply).map_err(|_| bad_reply())?;
+        let stored: Option<Vec<u8>> = self.query_key(redis::cmd("GET").arg(&name)).await?;
         let wrong = |_| {
             let message = format!("{name} is too short or too long for a reservation key: delete it");
             Error::store(Fault::WrongType, message)
@@ -60,8 +54,7 @@ impl RedisStore {
     }
 
     /// Sends a command that does not decide, so it works also while lost counts are being restored.
-    async fn call_for_key(&self, command: &redis::Cmd) -> Result<Value, Error> {
-        let shard = self.inner.topology.shard_of(&Key::printed(NAME), &self.inner.names);
-        self.inner.topology.call(shard, Purpose::Maintain, Call::Command(command)).await
+    async fn query_key<T: FromRedisValue>(&self, command: &Cmd) -> Result<T, Error> {
+        self.inner.query_shared(NAME, Purpose::Maintain, command).await
     }
 }

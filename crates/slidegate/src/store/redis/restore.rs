@@ -4,8 +4,10 @@ use redis::{Pipeline, Value};
 
 use super::codec::reply::Numbers;
 use super::epoch::Purpose;
+use super::script::RESTORE_SCRIPT;
 use super::server::Call;
-use super::{Inner, RedisMode, RedisStore, ShardId, bad_reply, codec};
+use super::{Inner, RedisMode, RedisStore, ShardId, codec, convert};
+use crate::store::multi_shard::add_to_group;
 use crate::store::remote::{Presences, RemoteStore, ServerId, ServerIdentity};
 pub(super) use crate::store::remote::{RestoreLine, Restored, Writer};
 use crate::{Error, Key, Micros, Receipt, Settlement};
@@ -26,7 +28,7 @@ impl RemoteStore for RedisStore {
 
     fn server_address(&self, server: ServerId) -> String {
         let server = self.inner.topology.server(server);
-        server.map(|server| server.address().to_owned()).unwrap_or_default()
+        server.map(|server| server.connections.address().to_owned()).unwrap_or_default()
     }
 
     /// Reads the slot map of a cluster, if that was never done.
@@ -73,28 +75,22 @@ impl RemoteStore for RedisStore {
         pipeline.cmd("HSET").arg(&nodes).arg(node).arg(message).ignore();
         pipeline.cmd("PEXPIRE").arg(&nodes).arg(ttl.ceil_millis()).ignore();
         pipeline.cmd("TIME").cmd("HGETALL").arg(&nodes);
-        let answer = self.run(server, &pipeline).await?;
-        let ((seconds, micros), all): ((u64, u64), Vec<(String, String)>) =
-            redis::from_redis_value(answer).map_err(|_| bad_reply())?;
+        let answer = self.inner.call_server(server, Call::All(&pipeline)).await?;
+        let ((seconds, micros), all): ((u64, u64), Vec<(String, String)>) = convert(answer)?;
         Ok((Micros::from_secs(seconds).plus(Micros::new(micros)), all))
     }
 
     async fn remove_presence(&self, server: ServerId, nodes: &[String]) -> Result<(), Error> {
-        let mut pipeline = Pipeline::new();
-        pipeline.cmd("HDEL").arg(self.presence_key(server)).arg(nodes);
-        self.run(server, &pipeline).await.map(|_| ())
+        let name = self.presence_key(server);
+        self.inner.query(server, redis::cmd("HDEL").arg(name).arg(nodes)).await
     }
 
     async fn restore(&self, writer: Writer<'_>, lines: &[&RestoreLine]) -> Result<Vec<Restored>, Error> {
-        let Inner { topology, names, expiry, scripts, .. } = &*self.inner;
+        let Inner { topology, names, expiry, .. } = &*self.inner;
         let mut restored = vec![Restored::default(); lines.len()];
         let mut shards: Vec<(ShardId, Vec<usize>)> = Vec::new();
         for (i, line) in lines.iter().enumerate() {
-            let shard = topology.shard_of(&line.key, names);
-            match shards.iter_mut().find(|(known, _)| *known == shard) {
-                Some((_, indexes)) => indexes.push(i),
-                None => shards.push((shard, vec![i])),
-            }
+            add_to_group(&mut shards, topology.shard_of(&line.key, names), i);
         }
         for (shard, indexes) in shards {
             let some: Vec<&RestoreLine> = indexes.iter().map(|&i| lines[i]).collect();
@@ -102,7 +98,7 @@ impl RemoteStore for RedisStore {
             let mut reply = Value::Int(1);
             // Each call that did not finish has removed some expired entries.
             while Numbers::is_unfinished(&reply) {
-                let call = Call::Script(scripts.restore(), &arguments);
+                let call = Call::Script(&RESTORE_SCRIPT, &arguments);
                 reply = topology.call(shard, Purpose::Maintain, call).await?;
             }
             for (i, outcome) in indexes.iter().zip(codec::decode_restored(reply, indexes.len())?) {
@@ -122,6 +118,6 @@ impl RemoteStore for RedisStore {
 
 impl RedisStore {
     fn presence_key(&self, server: ServerId) -> String {
-        self.inner.names.nodes(&self.coordination_tag(server))
+        self.inner.names.nodes(&self.inner.topology.coordination_tag(server))
     }
 }

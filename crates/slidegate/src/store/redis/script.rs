@@ -1,6 +1,6 @@
 //! Lua scripts: assembled from parts, called by their digest, loaded where they are missing.
 
-use std::sync::OnceLock;
+use std::sync::{LazyLock, OnceLock};
 
 use redis::{Cmd, Script};
 
@@ -34,9 +34,14 @@ pub(super) struct Parts(u8);
 
 impl Parts {
     const ALL: Parts = Parts(0b100_1111);
-    const NOTES: Parts = Parts(0b1000);
+    pub(super) const NOTES: Parts = Parts(0b1000);
     const FAST_PATH: Parts = Parts(0b1_0000);
-    const WARM: Parts = Parts(0b10_0000);
+    /// The part for limits that warm up.
+    pub(super) const WARM: Parts = Parts(0b10_0000);
+
+    pub(super) fn add(&mut self, part: Parts) {
+        self.0 |= part.0;
+    }
 
     pub(super) fn add_kind(&mut self, kind: Kind) {
         self.0 |= Parts::of(kind);
@@ -49,15 +54,6 @@ impl Parts {
             Kind::Counter(5) => 4 | 64,
             Kind::Counter(_) => 4,
         }
-    }
-
-    pub(super) fn add_notes(&mut self) {
-        self.0 |= Parts::NOTES.0;
-    }
-
-    /// Adds the part for limits that warm up.
-    pub(super) fn add_warm(&mut self) {
-        self.0 |= Parts::WARM.0;
     }
 
     /// Adds the fast path: for runs of equal requests, each on a key of its own. One run on a log, or any number of
@@ -129,13 +125,16 @@ local probe = redis.pcall('ZADD', KEYS[1], 'XX', '0', 'probe')
 if type(probe) == 'table' and probe.err and string.find(probe.err, 'OOM', 1, true) then return probe end
 ";
 
-/// One script in two forms: with the shebang of Redis 7, and without it.
+/// One script in two forms.
 pub(super) struct PreparedScript {
-    /// With the shebang. Redis 7 then denies the whole script when its memory is full, before anything is written.
-    with_shebang: Script,
-    without_shebang: Script,
+    /// With the shebang of Redis 7, which denies the whole script when its memory is full, before anything is written.
+    with_shebang: ScriptForm,
+    without_shebang: ScriptForm,
+}
+
+struct ScriptForm {
     text: String,
-    oom_policy: OomPolicy,
+    digest: String,
 }
 
 /// Policy for a script when the memory of Redis is full.
@@ -151,98 +150,55 @@ impl PreparedScript {
     fn new(parts: &str, oom_policy: OomPolicy) -> Self {
         // A test expands every part, so this does not fail.
         let text = lua::expand(parts).unwrap_or_else(|error| format!("error({error:?})"));
-        let (with_shebang, without_shebang) =
-            (Script::new(&oom_policy.with_shebang(&text)), Script::new(&oom_policy.without_shebang(&text)));
-        PreparedScript { with_shebang, without_shebang, text, oom_policy }
+        let (flags, probe) = match oom_policy {
+            OomPolicy::Deny => ("", PROBE),
+            OomPolicy::Allow => (" flags=allow-oom", ""),
+        };
+        let form = |text: String| ScriptForm { digest: Script::new(&text).get_hash().to_owned(), text };
+        PreparedScript {
+            with_shebang: form(format!("#!lua{flags}\n{text}")),
+            without_shebang: form(format!("{probe}{text}")),
+        }
+    }
+
+    fn form(&self, without_shebang: bool) -> &ScriptForm {
+        if without_shebang { &self.without_shebang } else { &self.with_shebang }
     }
 
     pub(super) fn by_digest(&self, without_shebang: bool, arguments: &Arguments) -> Cmd {
-        let digest =
-            if without_shebang { self.without_shebang.get_hash() } else { self.with_shebang.get_hash() };
-        command("EVALSHA", digest, arguments)
+        command("EVALSHA", &self.form(without_shebang).digest, arguments)
     }
 
     pub(super) fn by_text(&self, without_shebang: bool, arguments: &Arguments) -> Cmd {
-        let text = if without_shebang {
-            self.oom_policy.without_shebang(&self.text)
-        } else {
-            self.oom_policy.with_shebang(&self.text)
-        };
-        command("EVAL", &text, arguments)
+        command("EVAL", &self.form(without_shebang).text, arguments)
     }
 }
 
-/// The scripts of one store.
-pub(super) struct Scripts {
-    admit: [OnceLock<PreparedScript>; 128],
-    settle: OnceLock<PreparedScript>,
-    restore: OnceLock<PreparedScript>,
-    audit: OnceLock<PreparedScript>,
-    gc: OnceLock<PreparedScript>,
+/// Returns the script that admits a batch which needs these parts.
+pub(super) fn admit_script(parts: Parts) -> &'static PreparedScript {
+    static SCRIPTS: [OnceLock<PreparedScript>; 128] = [const { OnceLock::new() }; 128];
+    SCRIPTS[usize::from(parts.0)]
+        .get_or_init(|| PreparedScript::new(&(parts.text() + ADMIT), OomPolicy::Deny))
 }
 
-impl Default for Scripts {
-    fn default() -> Self {
-        Scripts {
-            admit: std::array::from_fn(|_| OnceLock::new()),
-            settle: OnceLock::new(),
-            restore: OnceLock::new(),
-            audit: OnceLock::new(),
-            gc: OnceLock::new(),
-        }
-    }
-}
+pub(super) static SETTLE_SCRIPT: LazyLock<PreparedScript> =
+    LazyLock::new(|| PreparedScript::new(&(Parts::ALL.text() + QUOTA_TAG + SETTLE), OomPolicy::Deny));
 
-impl Scripts {
-    pub(super) fn admit(&self, parts: Parts) -> &PreparedScript {
-        self.admit[usize::from(parts.0)]
-            .get_or_init(|| PreparedScript::new(&(parts.text() + ADMIT), OomPolicy::Deny))
-    }
+pub(super) static RESTORE_SCRIPT: LazyLock<PreparedScript> =
+    LazyLock::new(|| PreparedScript::new(&(Parts::ALL.text() + RESTORE), OomPolicy::Deny));
 
-    pub(super) fn settle(&self) -> &PreparedScript {
-        self.settle
-            .get_or_init(|| PreparedScript::new(&(Parts::ALL.text() + QUOTA_TAG + SETTLE), OomPolicy::Deny))
-    }
+pub(super) static AUDIT_SCRIPT: LazyLock<PreparedScript> = LazyLock::new(|| maintenance_script(AUDIT));
 
-    pub(super) fn restore(&self) -> &PreparedScript {
-        self.restore.get_or_init(|| PreparedScript::new(&(Parts::ALL.text() + RESTORE), OomPolicy::Deny))
-    }
+pub(super) static GC_SCRIPT: LazyLock<PreparedScript> = LazyLock::new(|| maintenance_script(GC));
 
-    pub(super) fn audit(&self) -> &PreparedScript {
-        self.audit.get_or_init(|| {
-            PreparedScript::new(&(Parts::ALL.text() + QUOTA_TAG + LOAD_ANY + AUDIT), OomPolicy::Allow)
-        })
-    }
-
-    pub(super) fn gc(&self) -> &PreparedScript {
-        self.gc.get_or_init(|| {
-            PreparedScript::new(&(Parts::ALL.text() + QUOTA_TAG + LOAD_ANY + GC), OomPolicy::Allow)
-        })
-    }
-}
-
-impl OomPolicy {
-    fn with_shebang(self, text: &str) -> String {
-        let flags = if self == OomPolicy::Allow { " flags=allow-oom" } else { "" };
-        format!("#!lua{flags}\n{text}")
-    }
-
-    fn without_shebang(self, text: &str) -> String {
-        let probe = if self == OomPolicy::Allow { "" } else { PROBE };
-        format!("{probe}{text}")
-    }
+fn maintenance_script(script: &str) -> PreparedScript {
+    PreparedScript::new(&(Parts::ALL.text() + QUOTA_TAG + LOAD_ANY + script), OomPolicy::Allow)
 }
 
 fn command(name: &str, script: &str, arguments: &Arguments) -> Cmd {
     let mut command = redis::cmd(name);
     command.arg(script).arg(arguments.keys.len());
-    for key in &arguments.keys {
-        command.arg(key);
-    }
-    command.arg(&arguments.plan);
-    for text in &arguments.texts {
-        command.arg(text);
-    }
+    command.arg(&arguments.keys).arg(&arguments.plan).arg(&arguments.texts);
     command
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
-use redis::{Cmd, Pipeline, RedisError, Value};
+use redis::{Cmd, ErrorKind, Pipeline, RedisError, ServerErrorKind, Value};
 
 use super::RedisOptions;
 use super::connection::{Connections, PooledConnection, ServerConnection, Target};
@@ -60,10 +60,6 @@ impl Server {
         }
     }
 
-    pub(super) fn address(&self) -> &str {
-        self.connections.address()
-    }
-
     /// Performs a call, once. `asking` sends ASKING first, after an ASK redirect.
     pub(super) async fn perform(
         &self,
@@ -97,11 +93,11 @@ impl Server {
         loop {
             let without_shebang = self.without_shebang.load(Ordering::Relaxed);
             match send(connection, script.by_digest(without_shebang, arguments), asking).await {
-                Err(error) if is_noscript(&error) => {}
+                Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) => {}
                 answer => return answer,
             }
             match send(connection, script.by_text(without_shebang, arguments), asking).await {
-                Err(error) if !without_shebang && rejects_shebang(&error) => {
+                Err(error) if !without_shebang && error.to_string().contains("compiling script") => {
                     self.without_shebang.store(true, Ordering::Relaxed);
                 }
                 answer => return answer,
@@ -150,12 +146,4 @@ async fn send(
     asking: bool,
 ) -> Result<Value, RedisError> {
     if asking { connection.send_asking(command).await } else { connection.send(&command).await }
-}
-
-fn is_noscript(error: &RedisError) -> bool {
-    error.kind() == redis::ErrorKind::Server(redis::ServerErrorKind::NoScript)
-}
-
-fn rejects_shebang(error: &RedisError) -> bool {
-    error.to_string().contains("compiling script")
 }

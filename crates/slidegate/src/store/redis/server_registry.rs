@@ -1,24 +1,12 @@
 //! Calls to one server of a store, also if its epoch is not acknowledged.
 
-use redis::{Pipeline, Value};
+use redis::Value;
 
+use super::Inner;
 use super::epoch::Purpose;
 use super::server::{Call, Server};
-use super::{Inner, RedisStore};
 use crate::Error;
 use crate::store::remote::ServerId;
-
-impl RedisStore {
-    /// Sends commands to one server, also if its epoch is not acknowledged.
-    pub(crate) async fn run(&self, server: ServerId, pipeline: &Pipeline) -> Result<Value, Error> {
-        self.inner.call_server(server, Call::All(pipeline)).await
-    }
-
-    /// Returns a hash tag, for `sg:{tag}:…`, whose slot this server owns now.
-    pub(crate) fn coordination_tag(&self, server: ServerId) -> String {
-        self.inner.topology.coordination_tag(server)
-    }
-}
 
 impl Inner {
     /// Performs a call on one server, also if its epoch is not acknowledged. Follows no redirects.
@@ -36,6 +24,7 @@ mod tests {
     use redis::Pipeline;
     use slidegate_testkit::{Flavour, RedisServer, eventually, lasting_port};
 
+    use super::Call;
     use crate::store::redis::{RedisMode, RedisOptions};
     use crate::store::remote::RemoteStore;
     use crate::{Check, Checks, Fault, Key, Quota, RedisStore, Store};
@@ -87,8 +76,8 @@ mod tests {
             assert!(message.ends_with(words), "{message}");
             let mut pipeline = Pipeline::new();
             pipeline.cmd("SET").arg("sg:{0}:x").arg(5).cmd("GET").arg("sg:{0}:x").cmd("DEL").arg("sg:{0}:x");
-            let answer: (String, u64, u64) =
-                redis::from_redis_value(store.run(id, &pipeline).await.unwrap()).unwrap();
+            let answer = store.inner.call_server(id, Call::All(&pipeline)).await.unwrap();
+            let answer: (String, u64, u64) = redis::from_redis_value(answer).unwrap();
             assert_eq!(answer, ("OK".to_owned(), 5, 1));
             let epoch = store.identify(id).await.unwrap().epoch;
             assert_eq!(epoch, 2);
@@ -128,7 +117,7 @@ mod tests {
         assert_eq!(fault(&store).await, None);
         let slot = crate::store::redis::topology::slot_of_tag(b"k");
         // The hash tag of each server, before and after one slot moves.
-        assert_eq!(store.coordination_tag(first), "0");
+        assert_eq!(store.inner.topology.coordination_tag(first), "0");
         let id: String = redis::from_redis_value(two.run("CLUSTER MYID")).unwrap();
         store.reset(&Key::new("k", [])).await.unwrap();
         for node in [&two, &one] {
@@ -137,7 +126,7 @@ mod tests {
         assert_eq!(fault(&store).await, Some(Fault::Restarted));
         let second = store.server_of(&Key::new("k", []));
         assert_ne!(first, second);
-        let tag = store.coordination_tag(second);
+        let tag = store.inner.topology.coordination_tag(second);
         assert_eq!(crate::store::redis::topology::slot_of_tag(tag.as_bytes()), slot);
         let epoch = store.identify(second).await.unwrap().epoch;
         store.acknowledge(second, epoch);

@@ -5,7 +5,7 @@ use crate::store::redis::codec::record::{
 };
 use crate::store::redis::codec::reply::Numbers;
 use crate::store::redis::epoch::Purpose;
-use crate::store::redis::script::Arguments;
+use crate::store::redis::script::{AUDIT_SCRIPT, Arguments};
 use crate::store::redis::server::Call;
 use crate::store::redis::{Inner, RedisStore};
 use crate::{Audit, Discrepancy, Error, Key, Micros};
@@ -26,10 +26,10 @@ impl RedisStore {
     /// The audit takes a script, also where decisions are made by transactions, and reads the whole key: Redis is
     /// blocked for about three milliseconds per thousand entries.
     pub async fn audit(&self, key: &Key, limit: Option<u64>, repair: bool) -> Result<Option<Audit>, Error> {
-        let Inner { topology, names, expiry, scripts, .. } = &*self.inner;
+        let Inner { topology, names, expiry, .. } = &*self.inner;
         let mut arguments = Arguments::for_key(key, names, *expiry);
         arguments.add(AuditHead { repair, most: MAX_AUDITED });
-        let call = Call::Script(scripts.audit(), &arguments);
+        let call = Call::Script(&AUDIT_SCRIPT, &arguments);
         let reply = topology.call(topology.shard_of(key, names), Purpose::Maintain, call).await?;
         let mut numbers = Numbers::new(reply)?;
         let ReplyHead { at } = numbers.take()?;

@@ -7,7 +7,7 @@ use futures_util::stream::{self, StreamExt};
 use crate::store::redis::codec::record::{GcHead, GcReply, GcRest};
 use crate::store::redis::codec::reply::Numbers;
 use crate::store::redis::epoch::Purpose;
-use crate::store::redis::script::Arguments;
+use crate::store::redis::script::{Arguments, GC_SCRIPT};
 use crate::store::redis::server::Call;
 use crate::store::redis::{Inner, RedisStore};
 use crate::{Error, Key};
@@ -76,7 +76,7 @@ impl Inner {
         loop {
             let mut arguments = Arguments::for_key(&key, &self.names, self.expiry);
             arguments.add(GcHead { reported });
-            let call = Call::Script(self.scripts.gc(), &arguments);
+            let call = Call::Script(&GC_SCRIPT, &arguments);
             let mut numbers = Numbers::new(self.topology.call(shard, Purpose::Maintain, call).await?)?;
             let reply: GcReply = numbers.take()?;
             numbers.finish()?;

@@ -12,7 +12,7 @@ use crate::store::redis::layout::{KeyPart, Names};
 use crate::store::redis::server::Call;
 use crate::store::redis::topology::{ServerId, ShardId};
 use crate::store::redis::zset_snapshot::{ZsetEntry, ZsetSnapshot};
-use crate::store::redis::{Inner, RedisStore, bad_reply};
+use crate::store::redis::{Inner, RedisStore, bad_reply, convert};
 use crate::store::remote::RemoteStore;
 use crate::{Error, Fault, Inspection, Key, MAX_INSPECTED, Micros, Quota, State, WindowEntry};
 
@@ -183,8 +183,7 @@ impl Inner {
 
     /// Sends a command to one server and converts the reply.
     pub(crate) async fn query<T: FromRedisValue>(&self, server: ServerId, command: &Cmd) -> Result<T, Error> {
-        let answer = self.call_server(server, Call::Command(command)).await?;
-        redis::from_redis_value(answer).map_err(|_| bad_reply())
+        convert(self.call_server(server, Call::Command(command)).await?)
     }
 
     pub(crate) async fn info(&self, server: ServerId, section: &str) -> Result<Info, Error> {
@@ -193,7 +192,7 @@ impl Inner {
 
     pub(crate) async fn inspect(&self, key: &Key) -> Result<Option<Inspection>, Error> {
         let shard = self.topology.shard_of(key, &self.names);
-        let (main, log) = (self.names.main(key), self.names.log(key));
+        let [main, log] = [KeyPart::Main, KeyPart::Log].map(|part| self.names.name(key, part));
         let (time, mut members, packed) = self.read_key(shard, &main, &log).await?;
         let now = time.0.saturating_mul(1_000_000).saturating_add(time.1);
         let expired = |members: &[(String, f64)], snapshot: &ZsetSnapshot| {
@@ -225,13 +224,23 @@ impl Inner {
         }
         let mut pipeline = Pipeline::new();
         pipeline.atomic().cmd("TIME").add_command(page(main, 0)).cmd("GET").arg(log);
-        let answer = self.topology.call(shard, Purpose::Maintain, Call::All(&pipeline)).await?;
-        redis::from_redis_value(answer).map_err(|_| bad_reply())
+        convert(self.topology.call(shard, Purpose::Maintain, Call::All(&pipeline)).await?)
     }
 
     async fn query_shard<T: FromRedisValue>(&self, shard: ShardId, command: &Cmd) -> Result<T, Error> {
-        let answer = self.topology.call(shard, Purpose::Maintain, Call::Command(command)).await?;
-        redis::from_redis_value(answer).map_err(|_| bad_reply())
+        convert(self.topology.call(shard, Purpose::Maintain, Call::Command(command)).await?)
+    }
+
+    /// Sends a command about the value of that name, which all processes share, and converts the reply.
+    pub(in crate::store::redis) async fn query_shared<T: FromRedisValue>(
+        &self,
+        name: &str,
+        purpose: Purpose,
+        command: &Cmd,
+    ) -> Result<T, Error> {
+        // The key of a count with that name has the same slot.
+        let shard = self.topology.shard_of(&Key::printed(name), &self.names);
+        convert(self.topology.call(shard, purpose, Call::Command(command)).await?)
     }
 }
 

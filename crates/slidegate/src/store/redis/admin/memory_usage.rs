@@ -141,10 +141,7 @@ impl Inner {
             }
         };
         let measuring = own_keys.into_iter().map(|(key, name)| async move {
-            let mut command = redis::cmd("MEMORY");
-            command.arg("USAGE").arg(name);
-            let bytes: Result<Option<u64>, Error> = self.query(server, &command).await;
-            (key, bytes)
+            (key, self.query::<Option<u64>>(server, redis::cmd("MEMORY").arg("USAGE").arg(name)).await)
         });
         let measured: Vec<_> = stream::iter(measuring).buffer_unordered(MAX_CONCURRENT).collect().await;
         let stands_for = if complete || scanned == 0 { 1.0 } else { (all as f64 / scanned as f64).max(1.0) };

@@ -81,7 +81,7 @@ impl<'a> Plan<'a> {
                 let quota_tag = arguments.add_text(layout::quota_tag(&check.quota));
                 line_of(line_keys, kind, quota_tag, &check.quota, expiry).write(&mut table);
                 if let Some((key, warm_up)) = warm {
-                    parts.add_warm();
+                    parts.add(Parts::WARM);
                     warming.push(line_key(check));
                     warm_up_line(next, key, &warm_up).write(&mut warm_ups);
                 }
@@ -370,7 +370,7 @@ fn add_request(
     parts: &mut Parts,
 ) {
     if checks.id().is_some() {
-        parts.add_notes();
+        parts.add(Parts::NOTES);
     }
     RequestHead { form: RequestForm::Checks }.write(requests);
     let (check_count, has_id) = (checks.as_slice().len() as u64, checks.id().is_some());

@@ -58,11 +58,11 @@ pub(in crate::store::redis) fn decode_restored(
 ) -> Result<Vec<Restored>, Error> {
     let mut numbers = Numbers::new(reply)?;
     let ReplyHead { .. } = numbers.take()?;
-    let mut restored = Vec::with_capacity(expected);
-    for _ in 0..expected {
+    let restored = (0..expected).map(|_| {
         let RestoredReply { added, used } = numbers.take()?;
-        restored.push(Restored { added, used });
-    }
+        Ok(Restored { added, used })
+    });
+    let restored = restored.collect::<Result<_, Error>>()?;
     numbers.finish()?;
     Ok(restored)
 }

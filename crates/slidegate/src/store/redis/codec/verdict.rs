@@ -37,22 +37,8 @@ pub(super) fn take_run(
 /// Verdicts of the `i`-th request of a run.
 pub(super) fn run_verdicts(at: Micros, checks: &Checks, reply: RunReply, i: u64) -> Result<Verdicts, Error> {
     let check = checks.as_slice().first().ok_or_else(bad_reply)?;
-    let verdict = run_verdict(check, reply, i)?;
-    Ok(Verdicts { at, source: Source::Store, verdicts: SmallVec::from_buf([verdict]) })
-}
-
-/// Verdict of the `i`-th request of a run.
-fn run_verdict(check: &Check, reply: RunReply, i: u64) -> Result<Verdict, Error> {
     let RunReply { granted, used, retry_after, reset_after, recorded_at, first_seq, lower_bound } = reply;
-    let mut verdict = Verdict {
-        outcome: Outcome::Denied,
-        limit: check.quota.capacity(),
-        used,
-        retry_after,
-        precision: precision(lower_bound),
-        reset_after,
-        entry: Entry::default(),
-    };
+    let mut verdict = denied(check, used, retry_after, reset_after, lower_bound);
     if i < granted {
         verdict.outcome = Outcome::Charged;
         let later = (granted - 1 - i).checked_mul(check.cost);
@@ -62,11 +48,14 @@ fn run_verdict(check: &Check, reply: RunReply, i: u64) -> Result<Verdict, Error>
         let seq = seq_or_never(check, first_seq.saturating_add(i));
         verdict.entry = Entry { at: recorded_at, seq, cost: check.cost };
     }
-    Ok(verdict)
+    Ok(Verdicts { at, source: Source::Store, verdicts: SmallVec::from_buf([verdict]) })
 }
 
-fn precision(lower_bound: bool) -> Precision {
-    if lower_bound { Precision::LowerBound } else { Precision::Exact }
+fn denied(check: &Check, used: u64, retry_after: Micros, reset_after: Micros, lower_bound: bool) -> Verdict {
+    let precision = if lower_bound { Precision::LowerBound } else { Precision::Exact };
+    let limit = check.quota.capacity();
+    let entry = Entry::default();
+    Verdict { outcome: Outcome::Denied, limit, used, retry_after, precision, reset_after, entry }
 }
 
 pub(super) fn check_verdict(checks: &Checks, check: &Check, reply: CheckReply) -> Verdict {
@@ -85,15 +74,7 @@ pub(super) fn check_verdict(checks: &Checks, check: &Check, reply: CheckReply) -
         Outcome::Charged => Entry { at: recorded_at, seq: seq_or_never(check, seq), cost: check.cost },
         _ => Entry::default(),
     };
-    Verdict {
-        outcome,
-        limit: check.quota.capacity(),
-        used,
-        retry_after,
-        precision: precision(lower_bound),
-        reset_after,
-        entry,
-    }
+    Verdict { outcome, entry, ..denied(check, used, retry_after, reset_after, lower_bound) }
 }
 
 /// Returns the number of an admission. An attempt is not settled, so it has none.

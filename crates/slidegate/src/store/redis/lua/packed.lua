@@ -127,16 +127,20 @@ do
     s.recent = string.sub(s.recent, (n - ring) * s.width + 1)
   end
 
-  -- Returns how many of the oldest records have expired, by binary search.
+  -- Returns the number of records up to an instant, by binary search: it is from `low` to `high`.
+  local function count_until(s, instant, low, high)
+    while low < high do
+      local middle = (low + high - (low + high) % 2) / 2
+      if at(s, middle) <= instant then low = middle + 1 else high = middle end
+    end
+    return low
+  end
+
+  -- Returns how many of the oldest records have expired.
   local function count_gone(s)
     local all, low, high = size(s), 0, 1
     while high <= all and at(s, high - 1) <= s.cut do low, high = high, high * 2 end
-    high = math.min(high - 1, all)
-    while low < high do
-      local middle = (low + high - (low + high) % 2) / 2
-      if at(s, middle) <= s.cut then low = middle + 1 else high = middle end
-    end
-    return low
+    return count_until(s, s.cut, low, math.min(high - 1, all))
   end
 
   -- Returns the total cost of the `n` oldest records, which the caller drops next.
@@ -446,11 +450,7 @@ do
   end
 
   local function amend(s, line, instant, from, to, seq)
-    local low, high = 0, size(s)
-    while low < high do
-      local middle = (low + high - (low + high) % 2) / 2
-      if at(s, middle) < instant then low = middle + 1 else high = middle end
-    end
+    local low = count_until(s, instant - 1, 0, size(s))
     if low == size(s) then return false end
     local found, cost = at(s, low)
     if found ~= instant or cost == 0 then return false end
@@ -492,11 +492,7 @@ do
     if not by.new_batch(s, entries[#entries].at) then return 0 end
     local all, order = {}, {}
     local n = size(s)
-    local older, high = 0, n
-    while older < high do
-      local middle = (older + high - (older + high) % 2) / 2
-      if at(s, middle) < entries[1].at then older = middle + 1 else high = middle end
-    end
+    local older = count_until(s, entries[1].at - 1, 0, n)
     local i = older
     local function add_cost(at, cost)
       if not all[at] then order[#order + 1] = at end

@@ -69,9 +69,9 @@ impl Sentinel {
             match self.query_one(client).await {
                 Ok(Some(found)) => return Ok(found),
                 Ok(None) => {
+                    let master = &self.master;
                     let message = format!(
-                        "the sentinel at {address} does not know `{}`: correct sentinel.master",
-                        self.master
+                        "the sentinel at {address} does not know `{master}`: correct sentinel.master"
                     );
                     last = Some(Error::store(Fault::Unreachable, message));
                 }
@@ -88,8 +88,7 @@ impl Sentinel {
     async fn query_one(&self, client: &Client) -> redis::RedisResult<Option<(String, u16)>> {
         let mut connection = client.get_multiplexed_async_connection_with_config(&self.config).await?;
         let mut command = redis::cmd("SENTINEL");
-        command.arg("GET-MASTER-ADDR-BY-NAME").arg(&self.master);
-        command.query_async(&mut connection).await
+        command.arg("GET-MASTER-ADDR-BY-NAME").arg(&self.master).query_async(&mut connection).await
     }
 }
 

@@ -50,7 +50,7 @@ fn digest(text: &str) -> [u8; 8] {
 
 impl Shards {
     pub(super) fn new(servers: Vec<Arc<Server>>) -> Self {
-        let nodes = nodes(servers.iter().map(|server| server.address()));
+        let nodes = nodes(servers.iter().map(|server| server.connections.address()));
         Shards { servers, nodes }
     }
 

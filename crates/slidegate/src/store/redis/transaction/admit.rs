@@ -8,10 +8,11 @@ use smallvec::SmallVec;
 
 use super::key_state::{KeyState, KeyStates};
 use super::load::{LoadRequest, load};
-use super::{AttemptError, TransactionResult, Work, commit};
+use super::{AttemptError, Work, commit};
 use crate::algorithm::evaluate::evaluate;
+use crate::store::redis::Inner;
+use crate::store::redis::layout::KeyPart;
 use crate::store::redis::topology::ShardId;
-use crate::store::redis::{Inner, bad_reply};
 use crate::{BatchVerdicts, Checks, Count, Encoding, Error, Key, Micros, Outcome, Verdicts};
 
 /// Time that a warm-up record is kept after the limit is cold again, in milliseconds.
@@ -33,10 +34,9 @@ impl Inner {
                 keys.push(&check.key);
             }
         }
-        match self.attempt(shard, &keys, Work::Admit(batch, &keys)).await? {
-            TransactionResult::Admitted(batch_verdicts) => Ok(batch_verdicts),
-            TransactionResult::Settled(_) => Err(bad_reply()),
-        }
+        let mut batch_verdicts = BatchVerdicts::new();
+        self.attempt(shard, &keys, Work::Admit(batch, &keys, &mut batch_verdicts)).await?;
+        Ok(batch_verdicts)
     }
 
     pub(super) async fn try_admit(
@@ -55,7 +55,7 @@ impl Inner {
             checks.any(|check| check.key == *key && check.quota.warm_up().is_some())
         };
         let request = |key: &Key| LoadRequest {
-            warm: warms_up(key).then(|| self.names.warm(key)),
+            warm: warms_up(key).then(|| self.names.name(key, KeyPart::Warm)),
             ..self.load_request(key, noted(key))
         };
         let requests = keys.iter().map(|key| request(key)).collect();

@@ -116,13 +116,10 @@ pub(super) async fn load(
             }
         }
         let oldest = members.iter().find(|(_, score)| *score > 0.0).map(|(_, score)| *score as u64);
-        let warm = match request.warm {
-            Some(warm) => {
-                let text: Option<String> = values.next().and_then(|text| redis::from_redis_value(text).ok());
-                Some((warm, text.and_then(|text| WarmUpRecord::read(&text))))
-            }
-            None => None,
-        };
+        let warm = request.warm.map(|warm| {
+            let text: Option<String> = values.next().and_then(|text| redis::from_redis_value(text).ok());
+            (warm, text.and_then(|text| WarmUpRecord::read(&text)))
+        });
         loaded.push(LoadedKey {
             warm,
             name: request.name,

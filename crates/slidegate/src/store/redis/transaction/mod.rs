@@ -26,6 +26,7 @@ use self::load::LoadRequest;
 use super::Inner;
 use super::epoch::Purpose;
 use super::error_map::{Redirect, explain, redirect};
+use super::layout::KeyPart;
 use super::server::{self, Server};
 use super::topology::ShardId;
 use crate::{BatchVerdicts, Checks, Error, Fault, Key, Receipt, Settlement};
@@ -36,31 +37,13 @@ const MAX_ATTEMPTS: u32 = 100;
 /// Attempts without back-off; later ones wait a little.
 const IMMEDIATE_ATTEMPTS: u32 = 4;
 
-/// Number of locks: callers of one key in one process go one after the other.
-const KEY_LOCKS: usize = 64;
-
 /// Locks by hash of the key, so that callers of one key in one process go one after the other.
-pub(super) struct Transactions {
-    key_locks: [tokio::sync::Mutex<()>; KEY_LOCKS],
-}
+pub(super) type KeyLocks = [tokio::sync::Mutex<()>; 64];
 
-impl Default for Transactions {
-    fn default() -> Self {
-        Transactions { key_locks: std::array::from_fn(|_| tokio::sync::Mutex::new(())) }
-    }
-}
-
-/// Work of one transaction.
-#[derive(Clone, Copy)]
+/// Work of one transaction, and the place of its result.
 enum Work<'a> {
-    Admit(&'a [Checks], &'a [&'a Key]),
-    Settle(&'a [Settlement]),
-}
-
-/// Result of one transaction.
-enum TransactionResult {
-    Admitted(BatchVerdicts),
-    Settled(Receipt),
+    Admit(&'a [Checks], &'a [&'a Key], &'a mut BatchVerdicts),
+    Settle(&'a [Settlement], &'a mut Receipt),
 }
 
 /// Reason why an attempt did not succeed.
@@ -81,48 +64,40 @@ impl From<RedisError> for AttemptError {
 
 impl Inner {
     /// Follows the keys to the server that has them.
-    async fn attempt(
-        &self,
-        shard: ShardId,
-        keys: &[&Key],
-        work: Work<'_>,
-    ) -> Result<TransactionResult, Error> {
-        let _locks = self.transactions.lock_keys(keys).await;
+    async fn attempt(&self, shard: ShardId, keys: &[&Key], mut work: Work<'_>) -> Result<(), Error> {
+        let _locks = lock_keys(&self.key_locks, keys).await;
         let mut route = self.topology.route(shard);
         loop {
             let server = route.server().await?;
-            match self.attempt_at(&server, work).await {
-                Ok(done) => return Ok(done),
+            match self.attempt_at(&server, &mut work).await {
+                Ok(()) => return Ok(()),
                 Err(error) => route.prepare_retry(error).await?,
             }
         }
     }
 
     /// Repeats attempts until one succeeds, fails, or there were too many conflicts.
-    async fn attempt_at(
-        &self,
-        server: &Server,
-        work: Work<'_>,
-    ) -> Result<TransactionResult, server::CallError> {
+    async fn attempt_at(&self, server: &Server, work: &mut Work<'_>) -> Result<(), server::CallError> {
         let failed = server::CallError::Failed;
         let _permit = server.connections.permit().await.map_err(failed)?;
         let (mut read_whole, mut conflicts) = (Vec::new(), 0);
         while conflicts < MAX_ATTEMPTS {
             let mut dedicated = server.take_connection(Purpose::Decide).await.map_err(failed)?;
+            let connection = &mut dedicated.connection;
             let done = match work {
-                Work::Admit(batch, keys) => self
-                    .try_admit(&mut dedicated.connection, batch, keys, &read_whole)
-                    .await
-                    .map(TransactionResult::Admitted),
-                Work::Settle(settlements) => self
-                    .try_settle(&mut dedicated.connection, settlements, &read_whole)
-                    .await
-                    .map(TransactionResult::Settled),
+                Work::Admit(batch, keys, batch_verdicts) => {
+                    let admitted = self.try_admit(connection, batch, keys, &read_whole).await;
+                    admitted.map(|admitted| **batch_verdicts = admitted)
+                }
+                Work::Settle(settlements, receipt) => {
+                    let settled = self.try_settle(connection, settlements, &read_whole).await;
+                    settled.map(|settled| **receipt = settled)
+                }
             };
             match done {
-                Ok(done) => {
+                Ok(()) => {
                     server.return_connection(dedicated);
-                    return Ok(done);
+                    return Ok(());
                 }
                 Err(AttemptError::Failed(error)) => {
                     let explained = explain(&error, &dedicated.address);
@@ -160,21 +135,20 @@ impl Inner {
     }
 
     fn load_request(&self, key: &Key, noted: bool) -> LoadRequest {
-        LoadRequest { name: self.names.main(key), notes: self.names.notes(key), noted, warm: None }
+        let [name, notes] = [KeyPart::Main, KeyPart::Notes].map(|part| self.names.name(key, part));
+        LoadRequest { name, notes, noted, warm: None }
     }
 }
 
-impl Transactions {
-    async fn lock_keys(&self, keys: &[&Key]) -> Vec<MutexGuard<'_, ()>> {
-        let mut indexes: Vec<usize> = keys.iter().map(|key| key.hash() as usize % KEY_LOCKS).collect();
-        indexes.sort_unstable();
-        indexes.dedup();
-        let mut guards = Vec::with_capacity(indexes.len());
-        for index in indexes {
-            guards.push(self.key_locks[index].lock().await);
-        }
-        guards
+async fn lock_keys<'l>(key_locks: &'l KeyLocks, keys: &[&Key]) -> Vec<MutexGuard<'l, ()>> {
+    let mut indexes: Vec<usize> = keys.iter().map(|key| key.hash() as usize % key_locks.len()).collect();
+    indexes.sort_unstable();
+    indexes.dedup();
+    let mut guards = Vec::with_capacity(indexes.len());
+    for index in indexes {
+        guards.push(key_locks[index].lock().await);
     }
+    guards
 }
 
 /// Commits if no other client changed a watched key; also when there is nothing to write, to find out.

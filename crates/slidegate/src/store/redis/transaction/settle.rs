@@ -5,11 +5,11 @@ use redis::aio::MultiplexedConnection;
 
 use super::key_state::KeyState;
 use super::load::{load, newest_besides, note_name};
-use super::{AttemptError, TransactionResult, Work, commit};
+use super::{AttemptError, Work, commit};
+use crate::store::redis::Inner;
 use crate::store::redis::layout::{FIRST_ID_SEQ, id_note_of};
 use crate::store::redis::topology::ShardId;
 use crate::store::redis::zset_snapshot::ZsetEntry;
-use crate::store::redis::{Inner, bad_reply};
 use crate::{Correction, Entry, Error, Key, Micros, Receipt, Settled, Settlement};
 
 impl Inner {
@@ -25,10 +25,8 @@ impl Inner {
             let twice = (1..rest.len()).find(|&i| rest[..i].iter().any(|other| other.key == rest[i].key));
             let (now, later) = rest.split_at(twice.unwrap_or(rest.len()));
             let keys: Vec<&Key> = now.iter().map(|settlement| &settlement.key).collect();
-            let TransactionResult::Settled(part) = self.attempt(shard, &keys, Work::Settle(now)).await?
-            else {
-                return Err(bad_reply());
-            };
+            let mut part = Receipt { at: Micros::ZERO, settled: Vec::new() };
+            self.attempt(shard, &keys, Work::Settle(now, &mut part)).await?;
             receipt.at = part.at;
             receipt.settled.extend(part.settled);
             rest = later;
@@ -131,7 +129,10 @@ impl Inner {
         let done = settlements.iter().zip(&settled).filter(|(_, settled)| **settled == Settled::Done);
         let freed = done.map(|(settlement, _)| settlement).filter(|settlement| settlement.frees());
         let mut publishes = Pipeline::new();
-        self.add_publishes(&mut publishes, freed.map(|settlement| &settlement.key));
+        for settlement in freed {
+            let key = settlement.key.as_str();
+            publishes.cmd("PUBLISH").arg(self.names.freed_channel()).arg(key).ignore();
+        }
         if !publishes.is_empty() {
             // If this user may not publish, other nodes are not notified.
             let _ = publishes.exec_async(connection).await;

@@ -19,8 +19,8 @@ pub(super) use self::redirects::RedirectLoop;
 use super::{Call, Purpose, Server, ServerId, ShardId};
 use super::{Target, client, info};
 use crate::store::redis::client::info_at;
-use crate::store::redis::layout::Names;
-use crate::store::redis::{RedisOptions, bad_reply};
+use crate::store::redis::layout::{KeyPart, Names};
+use crate::store::redis::{RedisOptions, bad_reply, convert};
 use crate::{Clock, Error, Fault, Key, Micros, SystemClock};
 
 const SLOTS: u16 = 16_384;
@@ -298,14 +298,13 @@ impl Cluster {
 
 async fn query_map(node: &Node) -> Result<Vec<Range>, Error> {
     let mut command = redis::cmd("CLUSTER");
-    command.arg("SLOTS");
-    let answer = node.server.perform(Purpose::Maintain, Call::Command(&command), false).await?;
-    let ranges: Vec<Vec<Value>> = redis::from_redis_value(answer).map_err(|_| bad_reply())?;
+    let call = Call::Command(command.arg("SLOTS"));
+    let ranges: Vec<Vec<Value>> = convert(node.server.perform(Purpose::Maintain, call, false).await?)?;
     let ranges: Option<Vec<Range>> = ranges.into_iter().map(|range| read_range(range, &node.host)).collect();
     match ranges {
         Some(ranges) if ranges.is_empty() => Err(Error::store(
             Fault::Cluster,
-            format!("the node at {} has no slot map: see CLUSTER INFO", node.server.address()),
+            format!("the node at {} has no slot map: see CLUSTER INFO", node.server.connections.address()),
         )),
         Some(ranges) => Ok(ranges),
         None => Err(bad_reply()),
@@ -337,7 +336,7 @@ fn split_address(address: &str, from: &str) -> Option<(String, u16)> {
 pub(super) fn slot_of(key: &Key, names: &Names) -> ShardId {
     // A key that this crate did not build may have braces anywhere.
     if key.tag().is_none() && key.as_str().contains(['{', '}']) {
-        return slot_of_name(&names.main(key));
+        return slot_of_name(&names.name(key, KeyPart::Main));
     }
     slot_of_tag(key.tag().unwrap_or(key.as_str()).as_bytes())
 }
@@ -380,7 +379,7 @@ mod tests {
             Key::printed("{}odd"),
             Key::printed("o}d{d}"),
         ] {
-            assert_eq!(slot_of(&key, &names), slot_of_name(&names.main(&key)), "{key}");
+            assert_eq!(slot_of(&key, &names), slot_of_name(&names.name(&key, KeyPart::Main)), "{key}");
         }
         let (one, two) = (Key::tagged(("t", "a"), "r", [("u", "1")]), Key::tagged(("t", "a"), "s", []));
         assert_eq!(slot_of(&one, &names), slot_of(&two, &names));
