@@ -2,7 +2,6 @@
 //!
 //! Labels are protocols, rules, servers and fixed words: nothing that a caller sends becomes a label.
 
-mod catalog;
 mod collector;
 mod page;
 
