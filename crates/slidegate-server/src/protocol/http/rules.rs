@@ -48,37 +48,7 @@ pub(crate) struct EditionBody {
     failure: Option<FailureBody>,
     /// Statistics of the first 1,000 shadow rules since the edition came into force on this node.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    shadows: Vec<ShadowBody>,
-}
-
-/// Statistics of a shadow rule.
-#[derive(Serialize, JsonSchema)]
-#[schemars(rename = "Shadow")]
-struct ShadowBody {
-    rule: String,
-    /// Rule that it would replace.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    shadow_of: Option<String>,
-    /// Decisions that it evaluated.
-    decisions: u64,
-    would_deny: u64,
-    /// Requests that were allowed and that it would have denied.
-    newly_denied: u64,
-    /// Requests that only the rule it would replace denied, and that it would have allowed.
-    newly_allowed: u64,
-}
-
-impl From<Shadow> for ShadowBody {
-    fn from(Shadow { rule, shadow_of, counts }: Shadow) -> Self {
-        ShadowBody {
-            rule,
-            shadow_of,
-            decisions: counts.decisions,
-            would_deny: counts.would_deny,
-            newly_denied: counts.newly_denied,
-            newly_allowed: counts.newly_allowed,
-        }
-    }
+    shadows: Vec<Shadow>,
 }
 
 #[derive(Serialize, JsonSchema)]
@@ -312,8 +282,8 @@ impl EditionBody {
             .rules
             .failure()
             .map(|failure| FailureBody { source: failure.source.clone(), message: failure.message.clone() });
-        let shadows = app.stats.shadows().into_iter().map(ShadowBody::from).collect();
-        EditionBody { version: *version, hash: hash.clone(), source: source.clone(), failure, shadows }
+        let (hash, source, shadows) = (hash.clone(), source.clone(), app.stats.shadows());
+        EditionBody { version: *version, hash, source, failure, shadows }
     }
 }
 
