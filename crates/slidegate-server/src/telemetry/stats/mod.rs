@@ -28,7 +28,7 @@ use slidegate::{Clock, Key, Limiter, Micros, Rules, Source, SystemClock};
 
 use self::counters::CoreCounters;
 pub(crate) use self::counters::{BOUNDS, Durations, Failure, RuleVerdict};
-pub(crate) use self::follow_up::{FollowUp, FollowUpOutcome, FollowUpTotals, ReservationChange};
+pub(crate) use self::follow_up::{FollowUp, FollowUpOutcome, ReservationChange};
 pub(crate) use self::heavy_hitters::Period;
 pub(crate) use self::instrumented::Instrumented;
 pub(crate) use self::per_second::PerSecond;
@@ -159,17 +159,22 @@ impl DecisionStats {
     /// Returns the number and the durations of the requests of `protocol` with this result and source.
     pub(crate) fn durations(&self, protocol: Protocol, allowed: bool, source: Source) -> Durations {
         let mut all = Durations::default();
-        self.shards.iter().for_each(|counters| counters.add_to(protocol, allowed, source, &mut all));
+        for counters in &self.shards {
+            counters.decisions[protocol as usize][usize::from(allowed)][source as usize].add_to(&mut all);
+        }
         all
     }
 
     pub(crate) fn failures(&self, protocol: Protocol, failure: Failure) -> u64 {
-        self.shards.iter().map(|counters| counters.failures(protocol, failure)).sum()
+        let failures =
+            self.shards.iter().map(|counters| &counters.failures[protocol as usize][failure as usize]);
+        failures.map(|count| count.load(Ordering::Relaxed)).sum()
     }
 
     /// Returns the number of requests of `protocol` that no rule matched.
     pub(crate) fn unmatched(&self, protocol: Protocol) -> u64 {
-        self.shards.iter().map(|counters| counters.unmatched(protocol)).sum()
+        let unmatched = self.shards.iter().map(|counters| &counters.unmatched[protocol as usize]);
+        unmatched.map(|count| count.load(Ordering::Relaxed)).sum()
     }
 
     /// Returns the numbers and durations of all requests.

@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use crossbeam_utils::CachePadded;
 use parking_lot::Mutex;
@@ -143,12 +144,16 @@ impl RuleRow {
         RuleRow { name: name.to_owned(), counters, top, recent: Mutex::new(recent) }
     }
 
+    fn sum(&self, counter: impl Fn(&RuleCounters) -> &AtomicU64) -> u64 {
+        self.counters.iter().map(|counters| counter(counters).load(Ordering::Relaxed)).sum()
+    }
+
     pub(crate) fn verdicts(&self, verdict: RuleVerdict, source: Source) -> u64 {
-        self.counters.iter().map(|counters| counters.verdicts(verdict, source)).sum()
+        self.sum(|counters| &counters.verdicts[verdict as usize][source as usize])
     }
 
     pub(crate) fn changes(&self, change: ShadowChange) -> u64 {
-        self.counters.iter().map(|counters| counters.changes(change)).sum()
+        self.sum(|counters| &counters.changes[change as usize])
     }
 
     pub(crate) fn totals(&self) -> Totals {
@@ -157,16 +162,17 @@ impl RuleRow {
             allowed: total(RuleVerdict::Allowed),
             denied: total(RuleVerdict::Denied),
             would_deny: total(RuleVerdict::WouldDeny),
-            not_charged: self.counters.iter().map(|counters| counters.not_charged()).sum(),
-            took: self.counters.iter().map(|counters| counters.took()).sum(),
+            not_charged: self.sum(|counters| &counters.not_charged),
+            took: self.sum(|counters| &counters.took),
         }
     }
 
     /// Ends a second. Must be called once per second.
     pub(super) fn tick(&self) {
         let totals = self.totals();
-        let peak = self.counters.iter().map(|counters| counters.take_peak()).max().unwrap_or_default();
-        let limit = self.counters.iter().map(|counters| counters.take_limit()).max().unwrap_or_default();
+        let peaks = self.counters.iter().map(|counters| counters.peak.swap(0, Ordering::Relaxed));
+        let limits = self.counters.iter().map(|counters| counters.limit.swap(0, Ordering::Relaxed));
+        let (peak, limit) = (peaks.max().unwrap_or_default(), limits.max().unwrap_or_default());
         let mut recent = self.recent.lock();
         if limit > 0 {
             recent.limit = limit;
@@ -300,7 +306,7 @@ mod tests {
             let verdict = if second % 2 == 0 { RuleVerdict::Allowed } else { RuleVerdict::Denied };
             row.counters[0].count((verdict, Source::Store), 2, Micros::new(5), 1, 1);
             if verdict == RuleVerdict::Allowed {
-                row.counters[0].count_not_charged(1);
+                row.counters[0].not_charged.fetch_add(1, Ordering::Relaxed);
             }
             row.tick();
         }

@@ -17,9 +17,7 @@ use super::page::{Histogram, Metric, Page};
 use crate::common::protocol::Protocol;
 use crate::protocol::http::Shared;
 use crate::store::RedisStats;
-use crate::telemetry::stats::{
-    BOUNDS, Durations, Failure, FollowUp, FollowUpOutcome, FollowUpTotals, RuleVerdict, Shed,
-};
+use crate::telemetry::stats::{BOUNDS, Durations, Failure, FollowUp, FollowUpOutcome, RuleVerdict, Shed};
 
 /// Writes metrics: type, name, unit, labels and help of each, and its values. A metric without labels has one value, or none
 /// if the value is unknown. A test compares the metrics with `docs/reference/metrics.md`.
@@ -124,7 +122,7 @@ impl MetricsCollector {
         let (mut calls, mut durations) = (Vec::new(), Vec::new());
         for protocol in Protocol::ALL {
             for kind in FollowUp::ALL {
-                let FollowUpTotals { outcomes, durations: took } = stats.follow_ups(protocol, kind);
+                let (outcomes, took) = stats.follow_ups(protocol, kind);
                 for (outcome, count) in FollowUpOutcome::ALL.into_iter().zip(outcomes) {
                     if count > 0 || (protocol == Protocol::Http && outcome == FollowUpOutcome::Done) {
                         calls.push(([protocol.as_str(), kind.as_str(), outcome.as_str()], count));
