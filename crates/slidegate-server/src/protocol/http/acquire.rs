@@ -4,14 +4,13 @@ use axum::http::{HeaderMap, StatusCode};
 use bytes::BytesMut;
 use schemars::JsonSchema;
 use serde::Serialize;
-use serde_json::json as value;
 use slidegate::http::headers;
 use slidegate::{Decision, Error};
 
 use super::call::CallRequest;
 use super::dto::{AcquireBody, BatchBody, read_json};
 use super::error::{ApiError, Code, ErrorBody};
-use super::operation::{ALLOWED_HEADERS, Access, DENIED_HEADERS, Operation};
+use super::operation::{Access, DECISION_HEADERS, Operation};
 use super::response::{BufferedResponse, json, ok};
 use crate::app::decision_body::DecisionBody;
 
@@ -42,17 +41,13 @@ pub(super) fn peek_operation() -> Operation {
 
 fn decision_operation(id: &'static str, summary: &'static str) -> Operation {
     Operation::new(Access::Api, id, summary)
-        .parameter(
-            "query",
-            "headers",
-            "`x-ratelimit` adds the headers `X-RateLimit-*`.",
-            value!({ "type": "string" }),
-        )
+        .text_parameter("query", "headers", "`x-ratelimit` adds the headers `X-RateLimit-*`.")
         .takes::<AcquireBody<'_>>(&[LOGIN_EXAMPLE, AD_HOC_EXAMPLE])
         .answers::<DecisionBody<'_>>("200", "Allowed", &[ALLOWED_EXAMPLE, AD_HOC_ALLOWED_EXAMPLE])
-        .with_headers(&ALLOWED_HEADERS)
+        .with_headers(&DECISION_HEADERS)
         .answers::<DecisionBody<'_>>("429", "Denied", &[DENIED_EXAMPLE])
-        .with_headers(&DENIED_HEADERS)
+        .with_headers(&DECISION_HEADERS)
+        .with_headers(&["Retry-After"])
         .fails(&DECISION_ERRORS)
 }
 

@@ -127,11 +127,10 @@ pub(super) fn route() -> Route {
         .fails(&[Code::InvalidRequest]);
     let put = Operation::new(Access::Admin, "replace-rules", "Replace all rules at once")
         .parameter("query", "dry-run", "`true` only returns the changes.", json!({ "type": "boolean" }))
-        .parameter(
+        .text_parameter(
             "header",
             "if-match",
             "`ETag` of the rules to replace. If other rules are in force, nothing is changed.",
-            json!({ "type": "string" }),
         )
         .takes_any_of::<RulesInput>(&["application/json", "application/yaml"], &[NEW_RULES_EXAMPLE])
         .answers::<ReplaceResponse>(

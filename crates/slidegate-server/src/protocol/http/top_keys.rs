@@ -46,7 +46,7 @@ struct TopKeyBody {
 pub(super) fn route() -> Route {
     let operation = Operation::new(Access::Api, "top", "The most requested and the most denied keys of this node")
         .parameter("query", "period", "Period of the statistics.", json!({ "enum": ["minute", "hour"] }))
-        .parameter("query", "rule", "Only keys of this rule.", json!({ "type": "string" }))
+        .text_parameter("query", "rule", "Only keys of this rule.")
         .answers::<TopBody>("200", "The keys", &[
             r#"{"period":"minute","hottest":[{"rule":"login-per-ip","key":"login-per-ip:ip=1.2.3.4","count":9}],"denied":[{"rule":"login-per-ip","key":"login-per-ip:ip=1.2.3.4","count":6}]}"#,
         ])

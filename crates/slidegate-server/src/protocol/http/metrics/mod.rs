@@ -22,12 +22,15 @@ use tokio::sync::OwnedSemaphorePermit;
 use self::collector::MetricsCollector;
 use super::Shared;
 use super::error::{ApiError, Code};
-use super::operation::{Access, METRICS, Operation};
+use super::operation::{Access, Operation};
 use super::route::Route;
+
+/// Content type of metrics.
+const METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 pub(super) fn route() -> Route {
     let operation = Operation::new(Access::Api, "metrics", "Metrics for Prometheus, in OpenMetrics format")
-        .answers_metrics("200", "The metrics")
+        .answers_text("200", "The metrics", &[METRICS])
         .fails(&[Code::Unavailable]);
     Route::new("/metrics").get(metrics, operation)
 }
