@@ -71,7 +71,7 @@ fn serve_with_hyper(
         let (handler, state, meter) = (Arc::clone(&handler), Arc::clone(&state), Arc::clone(&meter));
         async move {
             if !state.begin() {
-                return Err(Evicted);
+                return Err("closed to make room for another connection");
             }
             let endpoint = handler.endpoints.find(request.method().as_str(), request.uri().path());
             let mut answer = handler.answer(endpoint, request).await;
@@ -102,18 +102,6 @@ fn serve_with_hyper(
         Ok(connection.await?)
     })
 }
-
-/// The connection was evicted to make room for another.
-#[derive(Debug)]
-struct Evicted;
-
-impl std::fmt::Display for Evicted {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("closed to make room for another connection")
-    }
-}
-
-impl Error for Evicted {}
 
 fn over_budget_response() -> Response<ResponseBody> {
     let message = "the unfinished requests of all clients use more than `listen.limits.unfinished-bytes`: \

@@ -158,23 +158,19 @@ async fn show(
 ) -> Result<Response, ApiError> {
     let Query(ShowQuery { format }) = query?;
     let edition = app.rules.current();
+    if format == Format::Json {
+        return Ok(rules_response(&app, &edition));
+    }
     // Comments are for the authors of the rules.
-    if format == Format::Source
-        && authorize_change(role, &app.settings.access, &headers).is_ok()
-        && let Some(text) = app.rules.text()
-    {
-        let headers = [(header::CONTENT_TYPE, YAML.to_owned()), (header::ETAG, etag(&edition))];
-        return Ok((headers, text.to_string()).into_response());
-    }
-    match format {
-        Format::Json => Ok(rules_response(&app, &edition)),
-        Format::Yaml | Format::Source => {
-            let text = serde_saphyr::to_string(&RulesBody::from(&*edition.rules))
-                .map_err(|_| ApiError::new(Code::Unavailable, "the rules cannot be written as YAML"))?;
-            let headers = [(header::CONTENT_TYPE, YAML.to_owned()), (header::ETAG, etag(&edition))];
-            Ok((headers, text).into_response())
-        }
-    }
+    let is_author =
+        format == Format::Source && authorize_change(role, &app.settings.access, &headers).is_ok();
+    let text = match app.rules.text().filter(|_| is_author) {
+        Some(text) => text.to_string(),
+        None => serde_saphyr::to_string(&RulesBody::from(&*edition.rules))
+            .map_err(|_| ApiError::new(Code::Unavailable, "the rules cannot be written as YAML"))?,
+    };
+    let headers = [(header::CONTENT_TYPE, YAML.to_owned()), (header::ETAG, etag(&edition))];
+    Ok((headers, text).into_response())
 }
 
 /// Difference between two rules of the same name.
