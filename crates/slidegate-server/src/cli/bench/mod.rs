@@ -51,8 +51,8 @@ pub(crate) fn run(args: BenchArgs) -> ExitCode {
 
 /// Returns the text to print, and whether there was any decision.
 fn measure(args: BenchArgs) -> Result<(String, bool), String> {
+    let json = args.json;
     let plan = args.check()?;
-    let json = plan.json;
     let runtime = tokio::runtime::Runtime::new().map_err(|error| format!("cannot start: {error}"))?;
     let summary = runtime.block_on(bench(plan))?;
     Ok((if json { summary.json()? } else { summary.to_string() }, summary.answered()))
