@@ -4,16 +4,17 @@
 use std::convert::Infallible;
 use std::time::Duration;
 
+use axum::RequestExt;
 use axum::body::{Body, Bytes};
 use axum::extract::State;
-use axum::http::header;
+use axum::http::{Request, header};
 use axum::response::{IntoResponse, Response};
 use futures_util::stream;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::Shared;
-use super::dto::{JsonBytes, read_json};
+use super::dto::{read_body, read_json};
 use super::error::{ApiError, BODY_ERRORS, Code};
 use super::operation::{Access, Operation};
 use super::route::Route;
@@ -95,8 +96,9 @@ pub(super) fn route() -> Route {
     Route::new("/v1/record").post(record, operation)
 }
 
-async fn record(State(app): State<Shared>, body: JsonBytes) -> Result<Response, ApiError> {
-    let (sample, bounds) = read_json::<RecordBody>(body.as_slice())?.check()?;
+async fn record(State(app): State<Shared>, request: Request<Body>) -> Result<Response, ApiError> {
+    let body = read_body(request.with_limited_body()).await?;
+    let (sample, bounds) = read_json::<RecordBody>(&body)?.check()?;
     let reel = app.stats.recorder.start(sample, bounds).ok_or_else(|| {
         ApiError::new(
             Code::Unavailable,
