@@ -81,7 +81,7 @@ pub(crate) async fn accept<H: ConnectionHandler>(
         handler.app().stats.count_shed(H::PROTOCOL, Shed::Room, slot.evicted);
         // Responses are small and written whole, so Nagle's algorithm would only delay them.
         let _ = stream.set_nodelay(true);
-        let number = slot.number();
+        let number = slot.number;
         let task = tokio::spawn(serve_connection(
             Arc::clone(&handler),
             stream,

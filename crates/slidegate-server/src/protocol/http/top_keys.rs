@@ -6,12 +6,13 @@ use axum::extract::{Query, State};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
+use slidegate::Key;
 
 use super::Shared;
 use super::error::{ApiError, Code};
 use super::operation::{Access, Operation};
 use super::route::Route;
-use crate::telemetry::stats::{Period, TopKey};
+use crate::telemetry::stats::Period;
 
 /// Maximum number of keys in each list.
 const MAX_KEYS: usize = 20;
@@ -60,7 +61,7 @@ async fn top(
 ) -> Result<Json<TopBody>, ApiError> {
     let Query(QueryParams { period, rule }) = query?;
     let [hottest, denied] = app.stats.top_keys(period, rule.as_deref(), MAX_KEYS).map(|keys| {
-        let body = |TopKey { key, count }| TopKeyBody {
+        let body = |(key, count): (Key, u64)| TopKeyBody {
             rule: key.rule().to_owned(),
             key: key.as_str().to_owned(),
             count,

@@ -84,12 +84,6 @@ impl Drop for ConnectionGuard<'_> {
     }
 }
 
-/// One of the most frequent keys.
-pub(crate) struct TopKey {
-    pub(crate) key: Key,
-    pub(crate) count: u64,
-}
-
 /// Numbers of allowed and denied requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Requests {
@@ -193,7 +187,7 @@ impl DecisionStats {
     }
 
     /// Returns the most requested keys and the most denied keys of one rule or of all, at most `most` of each.
-    pub(crate) fn top_keys(&self, period: Period, rule: Option<&str>, most: usize) -> [Vec<TopKey>; 2] {
+    pub(crate) fn top_keys(&self, period: Period, rule: Option<&str>, most: usize) -> [Vec<(Key, u64)>; 2] {
         let table = self.table.load();
         let (mut requested, mut denied) = (HashMap::new(), HashMap::new());
         let tops = match rule {
@@ -204,12 +198,9 @@ impl DecisionStats {
             top.lock().read(period, &mut requested, &mut denied);
         }
         [requested, denied].map(|counts| {
-            let keys = counts.into_iter().map(|(key, count)| TopKey { key, count });
-            let mut keys: Vec<TopKey> =
-                keys.filter(|top| rule.is_none_or(|rule| top.key.rule() == rule)).collect();
-            keys.sort_unstable_by(|a, b| {
-                b.count.cmp(&a.count).then_with(|| a.key.as_str().cmp(b.key.as_str()))
-            });
+            let keys = counts.into_iter().filter(|(key, _)| rule.is_none_or(|rule| key.rule() == rule));
+            let mut keys: Vec<(Key, u64)> = keys.collect();
+            keys.sort_unstable_by(|(a, n), (b, m)| m.cmp(n).then_with(|| a.as_str().cmp(b.as_str())));
             keys.truncate(most);
             keys
         })
