@@ -11,7 +11,7 @@ use super::Shared;
 use super::error::{ApiError, Code};
 use super::operation::{Access, Operation};
 use super::route::Route;
-use crate::telemetry::stats::{RuleHistory, STEP_SECONDS};
+use crate::telemetry::stats::STEP_SECONDS;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -55,7 +55,7 @@ async fn history(
     let (rules, rows) = app.stats.rows();
     let row = rules.iter().zip(rows).find(|(known, _)| known.name() == rule).map(|(_, row)| row);
     let row = row.ok_or_else(|| ApiError::new(Code::InvalidRequest, format!("there is no rule `{rule}`")))?;
-    let RuleHistory { steps, seconds_since } = row.history();
+    let (steps, seconds_since) = row.history();
     Ok(Json(HistoryBody {
         rule,
         step_ms: STEP_SECONDS * 1_000,

@@ -34,7 +34,7 @@ pub(crate) use self::instrumented::Instrumented;
 pub(crate) use self::per_second::PerSecond;
 pub(crate) use self::recent_keys::RecentKeys;
 use self::rule_stats::RuleTable;
-pub(crate) use self::rule_stats::{RuleHistory, RuleRow, RuleSummary, STEP_SECONDS};
+pub(crate) use self::rule_stats::{RuleRow, RuleSummary, STEP_SECONDS};
 pub(crate) use self::shadow_diff::Shadow;
 use self::unmatched::UnmatchedLog;
 use super::capture::Recorder;

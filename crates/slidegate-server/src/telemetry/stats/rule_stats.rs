@@ -64,14 +64,6 @@ struct RecentVerdicts {
     step_seconds: u64,
 }
 
-/// History of a rule in steps of [`STEP_SECONDS`].
-pub(crate) struct RuleHistory {
-    /// Verdicts of each step, the oldest first.
-    pub(crate) steps: Vec<Totals>,
-    /// Seconds since the end of the last step.
-    pub(crate) seconds_since: u64,
-}
-
 /// Number of verdicts of a rule, and their total duration.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Totals {
@@ -200,13 +192,11 @@ impl RuleRow {
         }
     }
 
-    /// Returns the history of the last hour. It is empty if the rule has none.
-    pub(crate) fn history(&self) -> RuleHistory {
+    /// Returns the verdicts of each step of [`STEP_SECONDS`] in the last hour, the oldest first, and the seconds since the end
+    /// of the last step. There are no steps if the rule has no history.
+    pub(crate) fn history(&self) -> (Vec<Totals>, u64) {
         let recent = self.recent.lock();
-        RuleHistory {
-            steps: recent.steps.iter().flatten().copied().collect(),
-            seconds_since: recent.step_seconds,
-        }
+        (recent.steps.iter().flatten().copied().collect(), recent.step_seconds)
     }
 
     /// Returns the verdicts of each second of the last minute, the oldest first.
@@ -226,7 +216,8 @@ impl RuleRow {
 
     pub(crate) fn summary(&self) -> RuleSummary {
         let recent = self.recent.lock();
-        let minute = recent.seconds.iter().fold(Totals::default(), |all, second| all.plus(second));
+        let seconds = recent.seconds.iter();
+        let minute = seconds.fold(Totals::default(), |all, second| all.combine(second, u64::saturating_add));
         let peak = recent.peaks.iter().max().copied().filter(|peak| *peak > 0);
         RuleSummary {
             second: recent.seconds.back().copied().unwrap_or_default(),
@@ -261,22 +252,16 @@ impl Totals {
     }
 
     fn since(&self, before: &Totals) -> Totals {
-        Totals {
-            allowed: self.allowed.saturating_sub(before.allowed),
-            denied: self.denied.saturating_sub(before.denied),
-            would_deny: self.would_deny.saturating_sub(before.would_deny),
-            not_charged: self.not_charged.saturating_sub(before.not_charged),
-            took: self.took.saturating_sub(before.took),
-        }
+        self.combine(before, u64::saturating_sub)
     }
 
-    fn plus(&self, other: &Totals) -> Totals {
+    fn combine(&self, other: &Totals, combine: fn(u64, u64) -> u64) -> Totals {
         Totals {
-            allowed: self.allowed + other.allowed,
-            denied: self.denied + other.denied,
-            would_deny: self.would_deny + other.would_deny,
-            not_charged: self.not_charged + other.not_charged,
-            took: self.took + other.took,
+            allowed: combine(self.allowed, other.allowed),
+            denied: combine(self.denied, other.denied),
+            would_deny: combine(self.would_deny, other.would_deny),
+            not_charged: combine(self.not_charged, other.not_charged),
+            took: combine(self.took, other.took),
         }
     }
 }
@@ -310,7 +295,7 @@ mod tests {
             }
             row.tick();
         }
-        let RuleHistory { steps, seconds_since } = row.history();
+        let (steps, seconds_since) = row.history();
         assert_eq!((steps.len(), seconds_since), (HISTORY_STEPS, 3));
         for step in steps {
             assert_eq!((step.allowed, step.charged(), step.denied), (10, 5, 10));

@@ -167,14 +167,14 @@ impl MetricsCollector {
         let shed = Protocol::ALL.into_iter().flat_map(|protocol| {
             Shed::ALL.map(|reason| ([protocol.as_str(), reason.as_str()], stats.shed_count(protocol, reason)))
         });
-        let recorded = stats.recorder.stats();
+        let (recordings, lines, dropped) = stats.recorder.stats();
         metrics! { page;
             Gauge "connections" ["protocol"] "Open connections" = connections;
             Counter "connections_shed" ["protocol", "reason"] "Connections closed because clients held too many or sent nothing" = shed;
             Gauge "unfinished_requests" in Bytes "Bytes of large requests that are still arriving" = Some(self.app.unfinished.bytes());
-            Gauge "recordings" "Recordings in progress" = Some(recorded.recordings);
-            Counter "recorded_requests" "Requests that were recorded" = Some(recorded.lines);
-            Counter "recording_drops" "Requests missing from recordings because the reader was too slow" = Some(recorded.dropped);
+            Gauge "recordings" "Recordings in progress" = Some(recordings);
+            Counter "recorded_requests" "Requests that were recorded" = Some(lines);
+            Counter "recording_drops" "Requests missing from recordings because the reader was too slow" = Some(dropped);
             Info "build" ["version"] "Version of this server" = [([env!("CARGO_PKG_VERSION")], 1u64)];
         }
         Ok(())
