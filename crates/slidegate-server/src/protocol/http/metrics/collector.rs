@@ -253,10 +253,8 @@ impl MetricsCollector {
 
     fn monitors(&self, page: &mut Page<'_>) -> Result<(), Error> {
         let accuracy = self.app.monitor.accuracy.findings();
-        let causes = Discrepancy::CAUSES.map(|cause| {
-            let known = accuracy.causes.iter().find(|(known, _)| *known == cause);
-            ([cause], known.map_or(0, |(_, count)| *count))
-        });
+        let causes = Discrepancy::CAUSES
+            .map(|cause| ([cause], accuracy.causes.get(cause).copied().unwrap_or_default()));
         let memory = self.app.monitor.memory.findings();
         let each = |value: fn(&ServerMemory) -> u64| {
             memory.servers.iter().map(move |server| ([server.address.as_str()], value(server)))
