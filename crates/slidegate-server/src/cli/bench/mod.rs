@@ -31,7 +31,7 @@ use self::schedule::Schedule;
 use self::summary::Summary;
 use self::target::{Caller, Target};
 use self::workers::{SharedState, Signal};
-use crate::common::console::{fail, say};
+use crate::common::console::finish;
 use crate::common::signals;
 
 /// Time limit for responses after Ctrl-C.
@@ -40,13 +40,7 @@ const GRACE: Duration = Duration::from_secs(1);
 /// Runs the benchmark and prints its summary. Exit code 0 if there were decisions, 1 if there was none, 2 if nothing
 /// was sent.
 pub(crate) fn run(args: BenchArgs) -> ExitCode {
-    match measure(args) {
-        Err(message) => fail(&message),
-        Ok((text, answered)) => {
-            say(&text);
-            ExitCode::from(u8::from(!answered))
-        }
-    }
+    finish(measure(args))
 }
 
 /// Returns the text to print, and whether there was any decision.
@@ -55,7 +49,14 @@ fn measure(args: BenchArgs) -> Result<(String, bool), String> {
     let plan = args.check()?;
     let runtime = tokio::runtime::Runtime::new().map_err(|error| format!("cannot start: {error}"))?;
     let summary = runtime.block_on(bench(plan))?;
-    Ok((if json { summary.json()? } else { summary.to_string() }, summary.answered()))
+    Ok((
+        if json {
+            serde_json::to_string(&summary).map_err(|error| error.to_string())?
+        } else {
+            summary.to_string()
+        },
+        summary.answered(),
+    ))
 }
 
 async fn bench(plan: Plan) -> Result<Summary, String> {

@@ -111,10 +111,6 @@ impl Summary {
     pub(super) fn answered(&self) -> bool {
         self.allowed + self.denied > 0
     }
-
-    pub(super) fn json(&self) -> Result<String, String> {
-        serde_json::to_string(self).map_err(|error| error.to_string())
-    }
 }
 
 /// Adds the waits of `n` requests that were never sent. They are spread evenly, and the first waited longest.
