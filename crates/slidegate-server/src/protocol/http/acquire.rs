@@ -9,21 +9,10 @@ use slidegate::{Decision, Error};
 
 use super::call::CallRequest;
 use super::dto::{AcquireBody, BatchBody, read_json};
-use super::error::{ApiError, Code, ErrorBody};
+use super::error::{ApiError, BODY_ERRORS, Code, ErrorBody};
 use super::operation::{Access, DECISION_HEADERS, Operation};
 use super::response::{BufferedResponse, json, ok};
 use crate::app::decision_body::DecisionBody;
-
-/// Errors of an operation that takes a request for permits.
-pub(super) const DECISION_ERRORS: [Code; 7] = [
-    Code::InvalidJson,
-    Code::InvalidRequest,
-    Code::PermitsExceedLimit,
-    Code::Timeout,
-    Code::TooLarge,
-    Code::UnsupportedMediaType,
-    Code::Unavailable,
-];
 
 pub(super) const LOGIN_EXAMPLE: &str = r#"{"attributes":{"api":"/login","ip":"1.2.3.4","user":"alice"}}"#;
 const ALLOWED_EXAMPLE: &str = r#"{"allowed":true,"code":0,"denied_by":null,"retry_after_ms":0,"limits":[{"rule":"login-per-ip","key":"login-per-ip:ip=1.2.3.4","limit":3,"used":1,"remaining":2,"retry_after_ms":0,"reset_after_ms":5000},{"rule":"login-per-user","key":"login-per-user:user=alice","limit":5,"used":1,"remaining":4,"retry_after_ms":0,"reset_after_ms":60000}],"reservation":null,"source":"store"}"#;
@@ -48,7 +37,8 @@ fn decision_operation(id: &'static str, summary: &'static str) -> Operation {
         .answers::<DecisionBody<'_>>("429", "Denied", &[DENIED_EXAMPLE])
         .with_headers(&DECISION_HEADERS)
         .with_headers(&["Retry-After"])
-        .fails(&DECISION_ERRORS)
+        .fails(&BODY_ERRORS)
+        .fails(&[Code::PermitsExceedLimit])
 }
 
 pub(super) fn batch_operation() -> Operation {
@@ -61,7 +51,8 @@ pub(super) fn batch_operation() -> Operation {
         r#"{"requests":[{"resource":"user123","limit":10,"window":"1s","permits":3}]}"#,
     ])
     .answers::<BatchResponse<'_>>("200", "A decision or an error for each request, in order", &[])
-    .fails(&DECISION_ERRORS)
+    .fails(&BODY_ERRORS)
+    .fails(&[Code::PermitsExceedLimit])
 }
 
 pub(super) async fn acquire(call: CallRequest<'_>) -> Result<BufferedResponse, ApiError> {
@@ -97,7 +88,7 @@ pub(super) async fn batch(call: CallRequest<'_>) -> Result<BufferedResponse, Api
         .collect();
     let results = answers.iter().map(|answer| match answer {
         Ok(decision) => BatchResult::Decision(DecisionBody::new(call.instrumented.limiter, decision)),
-        Err(error) => BatchResult::Error(ApiError::from(error.clone()).into_body()),
+        Err(error) => BatchResult::Error(ApiError::from(error.clone()).body),
     });
     Ok(ok(&BatchResponse { results: results.collect() }))
 }

@@ -101,11 +101,8 @@ async fn authorize(
 ) -> Result<Response, ApiError> {
     let Query(query) = query?;
     let config = &app.settings.authorize;
-    let deny_status_code = match query.deny.map(deny_status) {
-        None => config.deny_status,
-        Some(Ok(status)) => status,
-        Some(Err(message)) => return Err(ApiError::new(Code::InvalidRequest, message)),
-    };
+    let denied = query.deny.map_or(Ok(config.deny_status), deny_status);
+    let deny_status_code = denied.map_err(|message| ApiError::new(Code::InvalidRequest, message))?;
     let forwarded = ForwardedRequest { config, peer: peer.ip().to_canonical(), head: &head };
     if !forwarded.is_from_trusted_proxy() {
         let message =
