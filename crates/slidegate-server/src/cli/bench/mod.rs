@@ -83,16 +83,10 @@ async fn callers(target: &Arc<Target>, plan: &Plan, first: Caller) -> Result<Vec
     }
     let mut callers = vec![first];
     while let Some(opened) = opening.join_next().await {
-        match opened.map_err(|error| error.to_string())? {
-            Ok(caller) => callers.push(caller),
-            Err(error) => {
-                return Err(format!(
-                    "only {} of {} callers could connect: {error}",
-                    callers.len(),
-                    plan.callers
-                ));
-            }
-        }
+        let caller = opened.map_err(|error| error.to_string())?.map_err(|error| {
+            format!("only {} of {} callers could connect: {error}", callers.len(), plan.callers)
+        })?;
+        callers.push(caller);
     }
     Ok(callers)
 }

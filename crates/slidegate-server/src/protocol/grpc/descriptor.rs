@@ -7,7 +7,7 @@ use std::time::Duration;
 use slidegate::{Request, bounds::MAX_ATTRIBUTES};
 use tonic::Status;
 
-use super::messages::{self, RateLimitDescriptor, RateLimitOverride, RateLimitRequest, RateLimitUnit, Unit};
+use super::messages::{RateLimitDescriptor, RateLimitOverride, RateLimitRequest, RateLimitUnit, Unit};
 use crate::envoy::DOMAIN;
 
 /// Maximum number of descriptors in one request.
@@ -37,12 +37,6 @@ pub(super) struct Descriptors {
 struct Entry {
     key: String,
     value: String,
-}
-
-impl From<messages::Entry> for Entry {
-    fn from(messages::Entry { key, value }: messages::Entry) -> Self {
-        Entry { key: lossy(key), value: lossy(value) }
-    }
 }
 
 /// Replaces bytes that are not UTF-8 by U+FFFD: see [`messages`].
@@ -101,7 +95,9 @@ impl Descriptor {
         if entries.len() > MAX_ENTRIES {
             return Err(format!(" has {} entries; at most {MAX_ENTRIES} are accepted", entries.len()));
         }
-        let mut entries: Vec<Entry> = entries.into_iter().map(Entry::from).collect();
+        let entries = entries.into_iter();
+        let mut entries: Vec<Entry> =
+            entries.map(|entry| Entry { key: lossy(entry.key), value: lossy(entry.value) }).collect();
         let limit_override = limit.map(|limit| LimitOverride::check(limit, domain, &entries)).transpose()?;
         number_repeated_keys(&mut entries);
         // A descriptor's own cost of 0 is meant as such: it only reads.

@@ -5,7 +5,7 @@ use std::convert::Infallible;
 use std::time::Duration;
 
 use axum::RequestExt;
-use axum::body::{Body, Bytes};
+use axum::body::Body;
 use axum::extract::State;
 use axum::http::{Request, header};
 use axum::response::{IntoResponse, Response};
@@ -18,7 +18,7 @@ use super::dto::{read_body, read_json};
 use super::error::{ApiError, BODY_ERRORS, Code};
 use super::operation::{Access, Operation};
 use super::route::Route;
-use crate::telemetry::capture::{Bounds, ClientSampler, LineReceiver, read_share};
+use crate::telemetry::capture::{Bounds, ClientSampler, read_share};
 
 const NDJSON: &str = "application/x-ndjson";
 
@@ -105,11 +105,9 @@ async fn record(State(app): State<Shared>, request: Request<Body>) -> Result<Res
             "too many recordings are in progress: end another recording, or try again later",
         )
     })?;
-    let lines = Body::from_stream(stream::unfold(reel, next));
-    Ok(([(header::CONTENT_TYPE, NDJSON)], lines).into_response())
-}
-
-async fn next(mut reel: LineReceiver) -> Option<(Result<Bytes, Infallible>, LineReceiver)> {
-    let lines = reel.next().await?;
-    Some((Ok(lines.into()), reel))
+    let lines = stream::unfold(reel, |mut reel| async move {
+        let lines = reel.next().await?;
+        Some((Ok::<_, Infallible>(lines), reel))
+    });
+    Ok(([(header::CONTENT_TYPE, NDJSON)], Body::from_stream(lines)).into_response())
 }

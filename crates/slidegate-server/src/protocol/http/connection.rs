@@ -75,7 +75,7 @@ fn serve_with_hyper(
             }
             let endpoint = handler.endpoints.find(request.method().as_str(), request.uri().path());
             let mut answer = handler.answer(endpoint, request).await;
-            if meter.is_over_budget() && answer.status() == StatusCode::BAD_REQUEST {
+            if meter.over_budget.load(Ordering::Relaxed) && answer.status() == StatusCode::BAD_REQUEST {
                 // To the handler it looks like a body that ends too early.
                 answer = over_budget_response();
             }
@@ -139,10 +139,6 @@ impl RequestMeter {
             return Err(io::Error::other("too many unfinished requests"));
         }
         Ok(())
-    }
-
-    fn is_over_budget(&self) -> bool {
-        self.over_budget.load(Ordering::Relaxed)
     }
 
     fn reset(&self) {
