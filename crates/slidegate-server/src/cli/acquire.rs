@@ -6,7 +6,7 @@ use clap::Args;
 
 use super::request_args::{RequestArgs, post};
 use crate::app::decision_body::{LimitBody, OutcomeBody, ReceivedDecision, UsageBody};
-use crate::common::console::{fail, say, warn};
+use crate::common::console::{finish, warn};
 
 /// Arguments of `slidegate acquire`.
 #[derive(Debug, Args)]
@@ -31,16 +31,12 @@ pub(crate) fn run(args: AcquireArgs) -> ExitCode {
     let operation = if args.peek { "peek" } else { "acquire" };
     let answer =
         args.request.body().and_then(|body| post::<ReceivedDecision>(&args.request.url, operation, &body));
-    match answer {
-        Err(message) => fail(&message),
-        Ok((answer, decision)) => {
-            if let Some(note) = args.request.default_note() {
-                warn(&note);
-            }
-            say(&if args.json { answer.to_string() } else { describe(&decision) });
-            ExitCode::from(u8::from(!decision.outcome.allowed))
+    finish(answer.map(|(answer, decision)| {
+        if let Some(note) = args.request.default_note() {
+            warn(&note);
         }
-    }
+        (if args.json { answer.to_string() } else { describe(&decision) }, decision.outcome.allowed)
+    }))
 }
 
 fn describe(decision: &ReceivedDecision) -> String {

@@ -6,7 +6,7 @@ use axum::body::{Body, Bytes};
 use axum::http::Method;
 use clap::Args;
 use serde::de::DeserializeOwned;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use slidegate::{AdHocLimit, Micros, Request, RequestId, bounds::MAX_LIMIT};
 use tokio::runtime::Builder;
 use tokio::time::timeout;
@@ -74,22 +74,17 @@ impl RequestArgs {
 
     /// Returns the request as the JSON body of a call.
     pub(crate) fn body(&self) -> Result<Value, String> {
-        let mut body = Map::new();
-        match &self.resource {
-            Some(resource) => {
-                body.insert("resource".into(), json!(resource));
-                body.extend(self.limit.map(|limit| ("limit".into(), json!(limit))));
-                body.extend(self.window.as_ref().map(|window| ("window".into(), json!(window))));
-            }
-            None => {
-                let attributes = self.attributes()?.into_iter();
-                let attributes = attributes.map(|(name, value)| (name.to_owned(), json!(value)));
-                body.insert("attributes".into(), Value::Object(attributes.collect()));
-            }
+        let mut body = json!({
+            "resource": self.resource, "limit": self.limit, "window": self.window,
+            "permits": self.permits, "id": self.id,
+        });
+        if self.resource.is_none() {
+            body["attributes"] = self.attributes()?.into_iter().collect();
         }
-        body.insert("permits".into(), json!(self.permits));
-        body.extend(self.id.as_ref().map(|id| ("id".into(), json!(id))));
-        Ok(Value::Object(body))
+        if let Value::Object(fields) = &mut body {
+            fields.retain(|_, value| !value.is_null());
+        }
+        Ok(body)
     }
 
     /// Returns the request for a limiter in this process.

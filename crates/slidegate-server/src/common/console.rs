@@ -9,6 +9,17 @@ pub(crate) fn fail(message: &str) -> ExitCode {
     ExitCode::from(2)
 }
 
+/// Prints a result. Returns exit code 0 if it is positive, and 1 if not. An error is logged, with exit code 2.
+pub(crate) fn finish(result: Result<(String, bool), String>) -> ExitCode {
+    match result {
+        Err(message) => fail(&message),
+        Ok((text, positive)) => {
+            say(&text);
+            ExitCode::from(u8::from(!positive))
+        }
+    }
+}
+
 /// Logs a warning.
 pub(crate) fn warn(message: &str) {
     tracing::warn!("{message}");

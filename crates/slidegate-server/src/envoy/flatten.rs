@@ -23,7 +23,11 @@ impl Path<'_, '_> {
 
     fn overlaps(&self, other: &Self) -> bool {
         let levels = self.descriptors.len().min(other.descriptors.len());
-        (0..levels).all(|level| overlaps(self.value(level), other.value(level)))
+        (0..levels).all(|level| {
+            let (here, there) = (self.value(level), other.value(level));
+            // A text can match both only if one of them covers the other.
+            covers(here, there) || covers(there, here)
+        })
     }
 
     fn covers(&self, other: &Self) -> bool {
@@ -92,20 +96,6 @@ fn visit<'t, 'n>(
         let limit = if below.is_empty() { descriptor.limit.as_ref() } else { None };
         all.push(Path { descriptors: ancestors.clone(), limit });
         ancestors.pop();
-    }
-}
-
-/// Returns true if a text can match both.
-fn overlaps(a: &Value, b: &Value) -> bool {
-    match (a, b) {
-        (Value::Any, _) | (_, Value::Any) => true,
-        (Value::Is(a), Value::Is(b)) => a == b,
-        (Value::Is(text), Value::StartsWith(prefix)) | (Value::StartsWith(prefix), Value::Is(text)) => {
-            text.starts_with(prefix.as_str())
-        }
-        (Value::StartsWith(a), Value::StartsWith(b)) => {
-            a.starts_with(b.as_str()) || b.starts_with(a.as_str())
-        }
     }
 }
 

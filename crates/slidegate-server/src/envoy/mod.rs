@@ -157,10 +157,8 @@ fn apply_replaces(rules: Vec<(Rule, Path<'_, '_>)>, reader: &mut Reader) -> Vec<
             if replaced.is_empty() {
                 reader.problem(node, format!("no rate_limit of this domain is named `{name}`"));
             }
-            rule = match reader.accept(node, rule.clone().replaces(replaced.iter().map(String::as_str))) {
-                Some(rule) => rule,
-                None => rule,
-            };
+            let names = replaced.iter().map(String::as_str);
+            rule = reader.accept(node, rule.clone().replaces(names)).unwrap_or(rule);
         }
         replacing.push(rule);
     }

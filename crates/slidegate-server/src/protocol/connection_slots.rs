@@ -92,10 +92,6 @@ impl ConnectionState {
         self.streams.fetch_sub(1, Ordering::AcqRel);
     }
 
-    fn has_sent_request(&self) -> bool {
-        self.has_sent_request.load(Ordering::Relaxed)
-    }
-
     fn is_idle(&self, now: Micros) -> bool {
         let since = Micros::new(self.idle_since.load(Ordering::Relaxed));
         self.busy.load(Ordering::Acquire) == 0 && now.since(since) >= MIN_IDLE
@@ -145,7 +141,7 @@ struct Group {
 /// Slot of one connection; dropping the guard frees it.
 pub(crate) struct SlotGuard {
     slots: Arc<ConnectionSlots>,
-    number: u64,
+    pub(crate) number: u64,
     pub(crate) state: Arc<ConnectionState>,
     /// Number of connections that were evicted for this one.
     pub(crate) evicted: usize,
@@ -200,12 +196,6 @@ impl ConnectionSlots {
     }
 }
 
-impl SlotGuard {
-    pub(crate) fn number(&self) -> u64 {
-        self.number
-    }
-}
-
 impl Drop for SlotGuard {
     fn drop(&mut self) {
         self.slots.table.lock().remove(self.number);
@@ -253,7 +243,7 @@ impl Table {
     /// Evicts unused connections of `address`, or of any address if it is `None`. Returns how many.
     fn evict(&mut self, address: Option<IpAddr>, capacity: usize, now: Micros) -> usize {
         while let Some(number) = self.group(address).and_then(|group| group.without_request.pop_first()) {
-            if self.close(number, |state| !state.has_sent_request()) {
+            if self.close(number, |state| !state.has_sent_request.load(Ordering::Relaxed)) {
                 return 1;
             }
         }

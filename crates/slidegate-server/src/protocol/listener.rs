@@ -62,13 +62,10 @@ pub(crate) async fn accept<H: ConnectionHandler>(
             accepted = listener.accept() => accepted,
             _ = stop.changed() => return,
         };
-        let (stream, peer) = match accepted {
-            Ok(accepted) => accepted,
+        let Ok((stream, peer)) = accepted else {
             // Running out of file descriptors, or a client that has left already, is no reason to stop.
-            Err(_) => {
-                tokio::time::sleep(Duration::from_millis(10)).await;
-                continue;
-            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+            continue;
         };
         let slot = tokio::select! {
             slot = slots.acquire(peer.ip()) => slot,
@@ -81,7 +78,7 @@ pub(crate) async fn accept<H: ConnectionHandler>(
         handler.app().stats.count_shed(H::PROTOCOL, Shed::Room, slot.evicted);
         // Responses are small and written whole, so Nagle's algorithm would only delay them.
         let _ = stream.set_nodelay(true);
-        let number = slot.number();
+        let number = slot.number;
         let task = tokio::spawn(serve_connection(
             Arc::clone(&handler),
             stream,

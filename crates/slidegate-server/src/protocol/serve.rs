@@ -30,12 +30,9 @@ pub async fn run(listeners: Listeners, app: Arc<AppState>, shutdown: impl Future
     let (stop, stopped) = watch::channel(());
     let shutdown_limit = app.settings.limits.shutdown;
     let Listeners { http, grpc, resp, admin, tls } = listeners;
-    let has_admin_listener = admin.is_some();
     if let Some(listener) = http {
-        let handler = http::ConnectionHandler::new(
-            Arc::clone(&app),
-            http::Role::Api { allows_changes: !has_admin_listener },
-        );
+        let role = http::Role::Api { allows_changes: admin.is_none() };
+        let handler = http::ConnectionHandler::new(Arc::clone(&app), role);
         tokio::spawn(listener::accept(listener, Arc::new(handler), tls.clone(), stopped.clone()));
     }
     if let Some(listener) = admin {

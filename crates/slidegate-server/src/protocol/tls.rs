@@ -29,17 +29,14 @@ pub struct Tls {
     current: ArcSwap<Configs>,
 }
 
-struct Configs {
-    http: Arc<ServerConfig>,
-    grpc: Arc<ServerConfig>,
-    resp: Arc<ServerConfig>,
-}
+/// One configuration for each protocol, in the order of [`Protocol::ALL`].
+type Configs = [Arc<ServerConfig>; Protocol::ALL.len()];
 
 impl Tls {
     /// Reads the certificate, key and client CA files.
     pub fn new(files: TlsConfig) -> Result<Self, String> {
         let watch = Mutex::new(FileWatch::new(paths(&files)));
-        let current = ArcSwap::from_pointee(Configs::read(&files)?);
+        let current = ArcSwap::from_pointee(read(&files)?);
         Ok(Tls { files, watch, current })
     }
 
@@ -48,13 +45,7 @@ impl Tls {
         protocol: Protocol,
         stream: TcpStream,
     ) -> impl Future<Output = io::Result<TlsStream<TcpStream>>> + Send + use<> {
-        let configs = self.current.load();
-        let config = match protocol {
-            Protocol::Http => &configs.http,
-            Protocol::Grpc => &configs.grpc,
-            Protocol::Resp => &configs.resp,
-        };
-        TlsAcceptor::from(Arc::clone(config)).accept(stream)
+        TlsAcceptor::from(Arc::clone(&self.current.load()[protocol as usize])).accept(stream)
     }
 
     /// Reloads the files whenever they change. Open connections keep the certificate that they began with.
@@ -93,7 +84,7 @@ impl Tls {
         if !watch.changed(paths(&self.files)) {
             return None;
         }
-        match Configs::read(&self.files) {
+        match read(&self.files) {
             Ok(configs) => watch.confirm(paths(&self.files)).then_some(Ok(configs)),
             Err(message) => Some(Err(message)),
         }
@@ -105,41 +96,40 @@ fn paths(files: &TlsConfig) -> Vec<PathBuf> {
     [certificate, key].into_iter().chain(client_ca).cloned().collect()
 }
 
-impl Configs {
-    fn read(files: &TlsConfig) -> Result<Self, String> {
-        let TlsConfig { certificate, key, client_ca } = files;
-        let file_error = |path: &std::path::Path, error: &dyn std::fmt::Display| {
-            format!("tls: cannot use {}: {error}", path.display())
-        };
-        let chain =
-            CertificateDer::pem_file_iter(certificate).and_then(Iterator::collect::<Result<Vec<_>, _>>);
-        let chain = chain.map_err(|error| file_error(certificate, &error))?;
-        let private = PrivateKeyDer::from_pem_file(key).map_err(|error| file_error(key, &error))?;
-        let provider = Arc::new(ring::default_provider());
-        let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
-            .with_safe_default_protocol_versions()
-            .map_err(|error| format!("tls: {error}"))?;
-        let builder = match client_ca {
-            None => builder.with_no_client_auth(),
-            Some(path) => {
-                let mut roots = RootCertStore::empty();
-                let certificates =
-                    CertificateDer::pem_file_iter(path).map_err(|error| file_error(path, &error))?;
-                for certificate in certificates {
-                    let certificate = certificate.map_err(|error| file_error(path, &error))?;
-                    roots.add(certificate).map_err(|error| file_error(path, &error))?;
-                }
-                let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider).build();
-                builder.with_client_cert_verifier(verifier.map_err(|error| file_error(path, &error))?)
+fn read(files: &TlsConfig) -> Result<Configs, String> {
+    let TlsConfig { certificate, key, client_ca } = files;
+    let file_error = |path: &std::path::Path, error: &dyn std::fmt::Display| {
+        format!("tls: cannot use {}: {error}", path.display())
+    };
+    let chain = CertificateDer::pem_file_iter(certificate).and_then(Iterator::collect::<Result<Vec<_>, _>>);
+    let chain = chain.map_err(|error| file_error(certificate, &error))?;
+    let private = PrivateKeyDer::from_pem_file(key).map_err(|error| file_error(key, &error))?;
+    let provider = Arc::new(ring::default_provider());
+    let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
+        .with_safe_default_protocol_versions()
+        .map_err(|error| format!("tls: {error}"))?;
+    let builder = match client_ca {
+        None => builder.with_no_client_auth(),
+        Some(path) => {
+            let mut roots = RootCertStore::empty();
+            let certificates =
+                CertificateDer::pem_file_iter(path).map_err(|error| file_error(path, &error))?;
+            for certificate in certificates {
+                let certificate = certificate.map_err(|error| file_error(path, &error))?;
+                roots.add(certificate).map_err(|error| file_error(path, &error))?;
             }
+            let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider).build();
+            builder.with_client_cert_verifier(verifier.map_err(|error| file_error(path, &error))?)
+        }
+    };
+    let config = builder.with_single_cert(chain, private).map_err(|error| file_error(certificate, &error))?;
+    Ok(Protocol::ALL.map(|protocol| {
+        let mut config = config.clone();
+        config.alpn_protocols = match protocol {
+            Protocol::Http => vec![b"http/1.1".to_vec()],
+            Protocol::Grpc => vec![b"h2".to_vec()],
+            Protocol::Resp => Vec::new(),
         };
-        let config =
-            builder.with_single_cert(chain, private).map_err(|error| file_error(certificate, &error))?;
-        let with_alpn = |protocols: &[&str]| {
-            let mut config = config.clone();
-            config.alpn_protocols = protocols.iter().map(|name| name.as_bytes().to_vec()).collect();
-            Arc::new(config)
-        };
-        Ok(Configs { http: with_alpn(&["http/1.1"]), grpc: with_alpn(&["h2"]), resp: with_alpn(&[]) })
-    }
+        Arc::new(config)
+    }))
 }

@@ -4,7 +4,7 @@ pub(crate) mod dto;
 use std::collections::HashMap;
 
 use slidegate::{
-    Count, Decision, Error, Explanation, Key, Limit, Limiter, MismatchReason, Mode, Request, Rule, RuleMatch,
+    Decision, Error, Explanation, Key, Limit, Limiter, MismatchReason, Mode, Request, Rule, RuleMatch,
     rules::AD_HOC,
     store::{Check, Inspection},
 };
@@ -158,11 +158,7 @@ fn counted(rule: &Rule, check: &Check, limit: Option<&Limit<'_>>, found: Option<
     CountedBody {
         key: check.key.as_str().to_owned(),
         algorithm: quota.algorithm().as_str().to_owned(),
-        count: match quota.count() {
-            Count::Admitted => "admitted",
-            Count::Attempts => "attempts",
-        }
-        .to_owned(),
+        count: quota.count().as_str().to_owned(),
         limit: if is_rule_quota { rule.quota().capacity() } else { quota.capacity() },
         limit_now,
         window_ms: quota.window().ceil_millis(),

@@ -1,5 +1,6 @@
 //! Background check of the counts: some recently used keys are counted again from their entries.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -33,7 +34,7 @@ pub(crate) struct AccuracyFindings {
     /// Rounds that the store could not complete.
     pub(crate) failed: u64,
     /// Number of discrepancies by cause.
-    pub(crate) causes: Vec<(&'static str, u64)>,
+    pub(crate) causes: BTreeMap<&'static str, u64>,
     /// Share of keys with a correct count in the last round, and the time of that round in milliseconds since 1970.
     pub(crate) last: Option<(f64, u64)>,
 }
@@ -102,11 +103,7 @@ async fn check_round(app: &AppState, config: &AccuracyConfig, clock: &SystemCloc
         let mut findings = app.monitor.accuracy.findings.lock();
         findings.repaired += u64::from(repaired);
         for discrepancy in &discrepancies {
-            let cause = discrepancy.as_str();
-            match findings.causes.iter_mut().find(|(known, _)| *known == cause) {
-                Some((_, count)) => *count += 1,
-                None => findings.causes.push((cause, 1)),
-            }
+            *findings.causes.entry(discrepancy.as_str()).or_default() += 1;
         }
     }
     let mut findings = app.monitor.accuracy.findings.lock();

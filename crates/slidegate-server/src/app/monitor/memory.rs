@@ -149,9 +149,9 @@ fn is_short(server: &ServerMemory, config: &MemoryConfig) -> bool {
 
 /// Removes entries that no longer count. Returns true if any bytes were freed.
 async fn clean_up(app: &AppState, store: &RedisStore, config: &MemoryConfig) -> Result<bool, Error> {
-    let (mut trimmed, mut dropped, mut freed) = (0, 0, 0);
     let (mut cursor, mut steps) = (Some(0), 0);
     app.monitor.memory.findings.lock().cleanups += 1;
+    let before = app.monitor.memory.findings();
     while let Some(at) = cursor {
         let step: GcReport = store.clean(at, STEP_KEYS).await?;
         {
@@ -160,15 +160,15 @@ async fn clean_up(app: &AppState, store: &RedisStore, config: &MemoryConfig) -> 
             findings.dropped += step.dropped;
             findings.freed += step.freed_bytes;
         }
-        trimmed += step.trimmed;
-        dropped += step.dropped;
-        freed += step.freed_bytes;
         (cursor, steps) = (step.next, steps + 1);
         if steps % STEPS_PER_CHECK == 0 && !update_servers(app, store.memory().await?, config) {
             break;
         }
         tokio::time::sleep(STEP_PAUSE).await;
     }
+    let after = app.monitor.memory.findings();
+    let (trimmed, dropped) = (after.trimmed - before.trimmed, after.dropped - before.dropped);
+    let freed = after.freed - before.freed;
     if dropped + trimmed > 0 {
         warn(&format!(
             "garbage collection: removed {dropped} keys and {trimmed} entries, freed {freed} bytes"

@@ -7,45 +7,31 @@ use rand_distr::{Distribution, Zipf};
 
 /// Distribution of requests over keys.
 #[derive(Clone, Debug)]
-pub(super) struct Keys {
-    seed: u64,
-    spread: Spread,
-}
-
-#[derive(Clone, Debug)]
-enum Spread {
+pub(super) enum Keys {
+    /// All requests have the same key.
     One,
-    Uniform(u64),
-    Zipf(Zipf<f64>),
+    /// All of `keys` keys are equally likely.
+    Uniform { keys: u64, seed: u64 },
+    /// The probability of key `k`, from 0, is proportional to `1 / (k + 1) ^ skew`.
+    Zipf { zipf: Zipf<f64>, seed: u64 },
 }
 
 impl Keys {
-    /// All requests have the same key.
-    pub(super) fn one() -> Self {
-        Keys { seed: 0, spread: Spread::One }
-    }
-
-    /// All of `keys` keys are equally likely.
-    pub(super) fn uniform(keys: u64, seed: u64) -> Self {
-        Keys { seed, spread: Spread::Uniform(keys) }
-    }
-
-    /// The probability of key `k`, from 0, is proportional to `1 / (k + 1) ^ skew`.
     pub(super) fn zipf(keys: u64, skew: f64, seed: u64) -> Result<Self, String> {
         let zipf =
             Zipf::new(keys as f64, skew).map_err(|error| format!("{keys} keys, skew {skew}: {error}"))?;
-        Ok(Keys { seed, spread: Spread::Zipf(zipf) })
+        Ok(Keys::Zipf { zipf, seed })
     }
 
     /// Returns the number of the key of the n-th request.
     pub(super) fn of(&self, n: u64) -> u64 {
         // Consecutive seeds give unrelated numbers, but seed 1 must not be seed 0 shifted by one.
-        let random = || Xoshiro256PlusPlus::seed_from_u64(self.seed.rotate_left(32) ^ n);
-        match &self.spread {
-            Spread::One => 0,
-            Spread::Uniform(keys) => random().random_range(0..*keys),
+        let random = |seed: &u64| Xoshiro256PlusPlus::seed_from_u64(seed.rotate_left(32) ^ n);
+        match self {
+            Keys::One => 0,
+            Keys::Uniform { keys, seed } => random(seed).random_range(0..*keys),
             // The samples are whole numbers from 1.
-            Spread::Zipf(zipf) => zipf.sample(&mut random()) as u64 - 1,
+            Keys::Zipf { zipf, seed } => zipf.sample(&mut random(seed)) as u64 - 1,
         }
     }
 }
@@ -72,7 +58,7 @@ mod tests {
 
     #[test]
     fn uniform_keys_are_equally_likely() {
-        let counts = counts(&Keys::uniform(100, 7), 100);
+        let counts = counts(&Keys::Uniform { keys: 100, seed: 7 }, 100);
         assert!(counts.iter().all(|count| near(*count, 0.01)), "{counts:?}");
     }
 
@@ -91,7 +77,7 @@ mod tests {
     #[test]
     fn the_last_of_many_keys_is_within_bounds() {
         let most = 100_000_000;
-        for keys in [Keys::uniform(most, 1), Keys::zipf(most, 0.01, 1).unwrap()] {
+        for keys in [Keys::Uniform { keys: most, seed: 1 }, Keys::zipf(most, 0.01, 1).unwrap()] {
             let highest = (0..REQUESTS).map(|request| keys.of(request)).max().unwrap();
             assert!((most * 9 / 10..most).contains(&highest), "{highest}");
         }
@@ -99,8 +85,10 @@ mod tests {
 
     #[test]
     fn a_seed_repeats_and_another_differs() {
-        let first =
-            |seed| (0..100).map(|request| Keys::uniform(1_000_000, seed).of(request)).collect::<Vec<_>>();
+        let first = |seed| {
+            let keys = Keys::Uniform { keys: 1_000_000, seed };
+            (0..100).map(|request| keys.of(request)).collect::<Vec<_>>()
+        };
         assert_eq!(first(1), first(1));
         let (one, two) = (first(1), first(2));
         assert!(one.iter().all(|key| !two.contains(key)), "{one:?} {two:?}");

@@ -31,7 +31,7 @@ use self::schedule::Schedule;
 use self::summary::Summary;
 use self::target::{Caller, Target};
 use self::workers::{SharedState, Signal};
-use crate::common::console::{fail, say};
+use crate::common::console::finish;
 use crate::common::signals;
 
 /// Time limit for responses after Ctrl-C.
@@ -40,22 +40,23 @@ const GRACE: Duration = Duration::from_secs(1);
 /// Runs the benchmark and prints its summary. Exit code 0 if there were decisions, 1 if there was none, 2 if nothing
 /// was sent.
 pub(crate) fn run(args: BenchArgs) -> ExitCode {
-    match measure(args) {
-        Err(message) => fail(&message),
-        Ok((text, answered)) => {
-            say(&text);
-            ExitCode::from(u8::from(!answered))
-        }
-    }
+    finish(measure(args))
 }
 
 /// Returns the text to print, and whether there was any decision.
 fn measure(args: BenchArgs) -> Result<(String, bool), String> {
+    let json = args.json;
     let plan = args.check()?;
-    let json = plan.json;
     let runtime = tokio::runtime::Runtime::new().map_err(|error| format!("cannot start: {error}"))?;
     let summary = runtime.block_on(bench(plan))?;
-    Ok((if json { summary.json()? } else { summary.to_string() }, summary.answered()))
+    Ok((
+        if json {
+            serde_json::to_string(&summary).map_err(|error| error.to_string())?
+        } else {
+            summary.to_string()
+        },
+        summary.answered(),
+    ))
 }
 
 async fn bench(plan: Plan) -> Result<Summary, String> {
@@ -82,16 +83,10 @@ async fn callers(target: &Arc<Target>, plan: &Plan, first: Caller) -> Result<Vec
     }
     let mut callers = vec![first];
     while let Some(opened) = opening.join_next().await {
-        match opened.map_err(|error| error.to_string())? {
-            Ok(caller) => callers.push(caller),
-            Err(error) => {
-                return Err(format!(
-                    "only {} of {} callers could connect: {error}",
-                    callers.len(),
-                    plan.callers
-                ));
-            }
-        }
+        let caller = opened.map_err(|error| error.to_string())?.map_err(|error| {
+            format!("only {} of {} callers could connect: {error}", callers.len(), plan.callers)
+        })?;
+        callers.push(caller);
     }
     Ok(callers)
 }

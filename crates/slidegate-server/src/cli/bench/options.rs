@@ -43,18 +43,8 @@ pub(crate) struct BenchArgs {
     /// Decide in this process with the store and the ad-hoc bounds of this configuration file
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Prefix of the resource names: NAME-0, NAME-1, and so on; a new name starts with unused limits
-    #[arg(long, value_name = "NAME", default_value = "bench")]
-    resource: String,
-    /// Limit of each resource
-    #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u64).range(1..=MAX_LIMIT))]
-    limit: u64,
-    /// Window of each resource
-    #[arg(long, default_value = "60s")]
-    window: Micros,
-    /// Permits of each request; 0 is a peek
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(0..=MAX_LIMIT))]
-    permits: u64,
+    #[command(flatten)]
+    template: RequestTemplate,
     /// Number of different resources [default: 1000]
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..=100_000_000))]
     keys: Option<u64>,
@@ -87,7 +77,7 @@ pub(crate) struct BenchArgs {
     timeout: Micros,
     /// Print one JSON object instead of a table
     #[arg(long)]
-    json: bool,
+    pub(super) json: bool,
 }
 
 /// Distribution of the requests over keys.
@@ -112,7 +102,6 @@ pub(super) struct Plan {
     pub(super) duration: Option<Micros>,
     pub(super) requests: Option<u64>,
     pub(super) warm_up: Micros,
-    pub(super) json: bool,
 }
 
 /// Target of the requests.
@@ -123,18 +112,26 @@ pub(super) enum TargetArgs {
 }
 
 /// Fields that all requests have in common.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Args)]
 pub(super) struct RequestTemplate {
+    /// Prefix of the resource names: NAME-0, NAME-1, and so on; a new name starts with unused limits
+    #[arg(long, value_name = "NAME", default_value = "bench")]
     pub(super) resource: String,
+    /// Limit of each resource
+    #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u64).range(1..=MAX_LIMIT))]
     pub(super) limit: u64,
+    /// Window of each resource
+    #[arg(long, default_value = "60s")]
     pub(super) window: Micros,
+    /// Permits of each request; 0 is a peek
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(0..=MAX_LIMIT))]
     pub(super) permits: u64,
 }
 
 impl BenchArgs {
     pub(super) fn check(self) -> Result<Plan, String> {
         let keys = self.keys()?;
-        within("--window", self.window, MIN_WINDOW, MAX_WINDOW)?;
+        within("--window", self.template.window, MIN_WINDOW, MAX_WINDOW)?;
         within("--timeout", self.timeout, Micros::from_millis(1), MAX_TIME)?;
         let duration = self.duration.or(self.requests.is_none().then_some(DEFAULT_DURATION));
         if let Some(duration) = duration {
@@ -150,17 +147,15 @@ impl BenchArgs {
             let url = self.url.or_else(|| std::env::var("SLIDEGATE_URL").ok());
             TargetArgs::Server { url: url.unwrap_or_else(|| DEFAULT_URL.to_owned()), timeout: self.timeout }
         };
-        let (limit, window, permits) = (self.limit, self.window, self.permits);
         Ok(Plan {
             target,
-            template: RequestTemplate { resource: self.resource, limit, window, permits },
+            template: self.template,
             keys,
             callers: usize::try_from(self.callers).unwrap_or(usize::MAX),
             rate: self.rate,
             duration,
             requests: self.requests,
             warm_up,
-            json: self.json,
         })
     }
 
@@ -173,8 +168,8 @@ impl BenchArgs {
             Spread::One if self.keys.is_some_and(|keys| keys > 1) => {
                 Err(format!("--distribution one has one key, not {keys}"))
             }
-            Spread::One => Ok(Keys::one()),
-            Spread::Uniform => Ok(Keys::uniform(keys, self.seed)),
+            Spread::One => Ok(Keys::One),
+            Spread::Uniform => Ok(Keys::Uniform { keys, seed: self.seed }),
             Spread::Zipf if keys < 2 => {
                 Err("zipf needs at least 2 keys; one key is --distribution one".to_owned())
             }

@@ -10,13 +10,13 @@ use super::options::Plan;
 pub(super) struct Schedule {
     start: u64,
     /// Time from which requests are measured.
-    measured_from: u64,
+    pub(super) measured_from: u64,
     /// Time from which no request is sent.
     end: AtomicU64,
     /// Upper bound on measured requests.
     requests: u64,
     /// Requests per second; none in a closed loop.
-    rate: Option<u64>,
+    pub(super) rate: Option<u64>,
 }
 
 impl Schedule {
@@ -30,15 +30,6 @@ impl Schedule {
             requests: plan.requests.unwrap_or(u64::MAX),
             rate: plan.rate,
         }
-    }
-
-    /// Returns the time from which requests are measured.
-    pub(super) fn measured_from(&self) -> u64 {
-        self.measured_from
-    }
-
-    pub(super) fn rate(&self) -> Option<u64> {
-        self.rate
     }
 
     /// Ends the run early.

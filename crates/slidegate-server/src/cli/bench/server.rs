@@ -8,6 +8,7 @@ use axum::body::Body;
 use axum::http::{Method, StatusCode, Uri};
 use hyper::client::conn::http1::SendRequest;
 use serde::Deserialize;
+use serde_json::Value;
 use slidegate::Micros;
 
 use super::counts::Outcome;
@@ -128,24 +129,13 @@ struct AnswerBody<'a> {
     source: Cow<'a, str>,
 }
 
-#[derive(Deserialize)]
-struct ErrorBody {
-    error: ErrorDetail,
-}
-
-#[derive(Deserialize)]
-struct ErrorDetail {
-    message: String,
-}
-
 fn read(status: StatusCode, bytes: &[u8]) -> Result<Outcome, String> {
     if let StatusCode::OK | StatusCode::TOO_MANY_REQUESTS = status
         && let Ok(AnswerBody { allowed, source }) = serde_json::from_slice(bytes)
     {
         return Ok(Outcome { allowed, source: Cow::Owned(source.into_owned()) });
     }
-    Err(match serde_json::from_slice::<ErrorBody>(bytes) {
-        Ok(body) => format!("{}: {}", status.as_u16(), body.error.message),
-        Err(_) => format!("{}: not a response of Slidegate", status.as_u16()),
-    })
+    let body: Value = serde_json::from_slice(bytes).unwrap_or_default();
+    let message = body["error"]["message"].as_str().unwrap_or("not a response of Slidegate");
+    Err(format!("{}: {message}", status.as_u16()))
 }

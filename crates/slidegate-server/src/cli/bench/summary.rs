@@ -72,7 +72,7 @@ impl Summary {
         let asked = counts.requests();
         let mut end = counts.last;
         let mut unsent = 0;
-        if let Some(rate) = schedule.rate() {
+        if let Some(rate) = schedule.rate {
             let due = schedule.arrivals(now, rate);
             unsent = due.saturating_sub(asked);
             // The last interval belongs to the last arrival.
@@ -80,7 +80,7 @@ impl Summary {
             let stopped = schedule.span(due, rate);
             charge(&mut counts.latency, unsent, stopped - schedule.span(due - unsent, rate));
         }
-        let seconds = end.saturating_sub(schedule.measured_from()) as f64 / 1e6;
+        let seconds = end.saturating_sub(schedule.measured_from) as f64 / 1e6;
         let per_second = |n: u64| if seconds > 0.0 { n as f64 / seconds } else { 0.0 };
         let decisions = counts.allowed + counts.denied;
         let woke_late = (!counts.woke_late.is_empty()).then(|| latency(&counts.woke_late));
@@ -96,7 +96,7 @@ impl Summary {
             sources: counts.sources,
             latency_us: latency(&counts.latency),
             slower_than: slower(&counts.latency),
-            open_loop: schedule.rate().map(|rate| OpenLoop {
+            open_loop: schedule.rate.map(|rate| OpenLoop {
                 intended_per_second: rate,
                 achieved_per_second: per_second(asked),
                 late: counts.late,
@@ -110,10 +110,6 @@ impl Summary {
     /// Returns true if there was any decision.
     pub(super) fn answered(&self) -> bool {
         self.allowed + self.denied > 0
-    }
-
-    pub(super) fn json(&self) -> Result<String, String> {
-        serde_json::to_string(self).map_err(|error| error.to_string())
     }
 }
 

@@ -47,14 +47,8 @@ pub(super) struct SharedState {
 
 impl SharedState {
     pub(super) fn new(clock: SystemClock, keys: Keys, schedule: Schedule, counts: ShardedCounts) -> Self {
-        SharedState {
-            clock,
-            keys,
-            schedule,
-            counts,
-            next: AtomicU64::new(0),
-            next_warm_up: AtomicU64::new(0),
-        }
+        let (next, next_warm_up) = Default::default();
+        SharedState { clock, keys, schedule, counts, next, next_warm_up }
     }
 
     pub(super) fn now(&self) -> u64 {
@@ -69,7 +63,7 @@ impl SharedState {
         signal: watch::Receiver<Signal>,
     ) {
         let mut worker = Worker { shared: &self, caller, number, signal };
-        match self.schedule.rate() {
+        match self.schedule.rate {
             None => worker.run_closed_loop().await,
             Some(rate) => worker.run_open_loop(rate).await,
         }
@@ -91,7 +85,7 @@ impl Worker<'_> {
             if schedule.ended(now) {
                 return;
             }
-            let measured = now >= schedule.measured_from();
+            let measured = now >= schedule.measured_from;
             let n = (if measured { next } else { next_warm_up }).fetch_add(1, Ordering::Relaxed);
             if measured && schedule.exceeds(n) {
                 return;
@@ -115,7 +109,7 @@ impl Worker<'_> {
                 return;
             }
             let now = self.shared.now();
-            if measured.is_none() && now >= schedule.measured_from() {
+            if measured.is_none() && now >= schedule.measured_from {
                 // Requests that the warm-up could not send are not measured.
                 self.shared.next.fetch_max(warm_up, Ordering::Relaxed);
                 continue;

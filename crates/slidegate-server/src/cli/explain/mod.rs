@@ -11,7 +11,7 @@ use slidegate::{Limiter, MemoryStore};
 use super::request_args::{RequestArgs, post};
 use crate::app::explain::dto::ExplanationBody;
 use crate::app::explain::explain;
-use crate::common::console::{fail, say};
+use crate::common::console::finish;
 use crate::config::load;
 use crate::store::AnyStore;
 
@@ -40,15 +40,9 @@ pub(crate) fn run(args: ExplainArgs) -> ExitCode {
     };
     let printed = explained.and_then(|explained| {
         let text = if args.json { serde_json::to_string(&explained) } else { Ok(text::text(&explained)) };
-        Ok((explained.outcome.allowed, text.map_err(|error| error.to_string())?))
+        Ok((text.map_err(|error| error.to_string())?, explained.outcome.allowed))
     });
-    match printed {
-        Err(message) => fail(&message),
-        Ok((allowed, text)) => {
-            say(&text);
-            ExitCode::from(u8::from(!allowed))
-        }
-    }
+    finish(printed)
 }
 
 fn by_server(request: &RequestArgs) -> Result<ExplanationBody, String> {

@@ -61,7 +61,7 @@ fn headline(explained: &ExplanationBody) -> String {
 
 /// Formats a wait that may be a lower bound.
 fn bounded(millis: u64, exact: Option<bool>) -> String {
-    let wait = wait(millis);
+    let wait = Micros::from_millis(millis);
     if exact == Some(false) { format!("at least {wait}") } else { wait.to_string() }
 }
 
@@ -88,7 +88,7 @@ fn write_count(text: &mut String, counted: &CountedBody, permits: u64) {
     let _ = write!(
         text,
         "\n  {used} of {limit_now} used in {}, {permits} requested ({}{attempts}{own})",
-        wait(*window_ms),
+        Micros::from_millis(*window_ms),
         one_line(algorithm)
     );
     let _ = write!(text, "\n  key {}", one_line(&counted.key));
@@ -96,12 +96,12 @@ fn write_count(text: &mut String, counted: &CountedBody, permits: u64) {
         let _ = write!(text, "\n  adaptive: {limit_now} now, {}% of the limit", (factor * 100.0).round());
     }
     if let Some(warm_up) = &counted.warm_up {
-        let over = wait(warm_up.over_ms);
+        let over = Micros::from_millis(warm_up.over_ms);
         let _ = write!(text, "\n  warm-up from {}% to {limit} over {over}: {limit_now} now", warm_up.from);
     }
     for entry in &counted.entries {
         let permits = if entry.permits == 1 { "permit" } else { "permits" };
-        let (age, leaves) = (wait(entry.age_ms), wait(entry.leaves_after_ms));
+        let [age, leaves] = [entry.age_ms, entry.leaves_after_ms].map(Micros::from_millis);
         let _ = write!(text, "\n    {} {permits}, {age} ago, expires in {leaves}", entry.permits);
     }
     if counted.more_entries > 0 {
@@ -112,10 +112,6 @@ fn write_count(text: &mut String, counted: &CountedBody, permits: u64) {
         let _ = write!(text, "\n  fits in {fits}");
     }
     if *reset_after_ms > 0 {
-        let _ = write!(text, "\n  empty in {}", wait(*reset_after_ms));
+        let _ = write!(text, "\n  empty in {}", Micros::from_millis(*reset_after_ms));
     }
-}
-
-fn wait(ms: u64) -> Micros {
-    Micros::from_millis(ms)
 }

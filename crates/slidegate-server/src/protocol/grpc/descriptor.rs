@@ -7,7 +7,7 @@ use std::time::Duration;
 use slidegate::{Request, bounds::MAX_ATTRIBUTES};
 use tonic::Status;
 
-use super::messages::{self, RateLimitDescriptor, RateLimitOverride, RateLimitRequest, RateLimitUnit};
+use super::messages::{RateLimitDescriptor, RateLimitOverride, RateLimitRequest, RateLimitUnit, Unit};
 use crate::envoy::DOMAIN;
 
 /// Maximum number of descriptors in one request.
@@ -16,14 +16,15 @@ const MAX_DESCRIPTORS: usize = 64;
 /// Maximum number of entries in one descriptor: one attribute is the domain.
 const MAX_ENTRIES: usize = MAX_ATTRIBUTES - 1;
 
-/// Units of Envoy's limits and their lengths in seconds.
-pub(super) const UNITS: [(RateLimitUnit, u64); 6] = [
-    (RateLimitUnit::Second, 1),
-    (RateLimitUnit::Minute, 60),
-    (RateLimitUnit::Hour, 3600),
-    (RateLimitUnit::Day, 24 * 3600),
-    (RateLimitUnit::Month, 30 * 24 * 3600),
-    (RateLimitUnit::Year, 365 * 24 * 3600),
+/// Units of Envoy's limits and their lengths in seconds. [`RateLimitUnit`] has the same numbers, but no week.
+pub(super) const UNITS: [(Unit, u64); 7] = [
+    (Unit::Second, 1),
+    (Unit::Minute, 60),
+    (Unit::Hour, 3600),
+    (Unit::Day, 24 * 3600),
+    (Unit::Week, 7 * 24 * 3600),
+    (Unit::Month, 30 * 24 * 3600),
+    (Unit::Year, 365 * 24 * 3600),
 ];
 
 /// Validated descriptors of one request.
@@ -36,12 +37,6 @@ pub(super) struct Descriptors {
 struct Entry {
     key: String,
     value: String,
-}
-
-impl From<messages::Entry> for Entry {
-    fn from(messages::Entry { key, value }: messages::Entry) -> Self {
-        Entry { key: lossy(key), value: lossy(value) }
-    }
 }
 
 /// Replaces bytes that are not UTF-8 by U+FFFD: see [`messages`].
@@ -60,7 +55,7 @@ pub(super) struct Descriptor {
 pub(super) struct LimitOverride {
     resource: String,
     pub(super) limit: u32,
-    pub(super) unit: RateLimitUnit,
+    pub(super) unit: Unit,
     window: Duration,
 }
 
@@ -100,7 +95,9 @@ impl Descriptor {
         if entries.len() > MAX_ENTRIES {
             return Err(format!(" has {} entries; at most {MAX_ENTRIES} are accepted", entries.len()));
         }
-        let mut entries: Vec<Entry> = entries.into_iter().map(Entry::from).collect();
+        let entries = entries.into_iter();
+        let mut entries: Vec<Entry> =
+            entries.map(|entry| Entry { key: lossy(entry.key), value: lossy(entry.value) }).collect();
         let limit_override = limit.map(|limit| LimitOverride::check(limit, domain, &entries)).transpose()?;
         number_repeated_keys(&mut entries);
         // A descriptor's own cost of 0 is meant as such: it only reads.
@@ -127,7 +124,7 @@ impl Descriptor {
 impl LimitOverride {
     fn check(limit: RateLimitOverride, domain: &str, entries: &[Entry]) -> Result<Self, String> {
         let unit = UNITS.iter().find(|(unit, _)| *unit as i32 == limit.unit);
-        let (unit, seconds) = unit.ok_or_else(|| {
+        let (unit, seconds) = unit.filter(|_| RateLimitUnit::is_valid(limit.unit)).ok_or_else(|| {
             format!(".limit.unit must be SECOND, MINUTE, HOUR, DAY, MONTH or YEAR, not {}", limit.unit)
         })?;
         Ok(LimitOverride {

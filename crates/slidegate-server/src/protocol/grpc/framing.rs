@@ -1,13 +1,15 @@
 //! Framing of unary gRPC calls over HTTP/2: reads one message and writes one message.
 
+use std::array;
 use std::convert::Infallible;
 use std::fmt::Display;
 use std::future::poll_fn;
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::Poll;
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
-use http_body_util::BodyExt;
+use futures_util::stream;
+use http_body_util::{BodyExt, StreamBody};
 use hyper::body::{Body, Frame};
 use hyper::header::{CONTENT_TYPE, HeaderValue};
 use hyper::{HeaderMap, Response};
@@ -120,54 +122,37 @@ fn join(received: Bytes, data: Bytes) -> Bytes {
     joined.freeze()
 }
 
+/// Frame of a response body.
+pub(super) type ResponseFrame = Result<Frame<Bytes>, Infallible>;
+
+/// Response body of a unary call: one message, then trailers with status 0.
+pub(super) type UnaryBody = StreamBody<stream::Iter<array::IntoIter<ResponseFrame, 2>>>;
+
+/// Returns a response with `message` as its only message.
+pub(super) fn unary_response(message: &impl Message) -> Response<UnaryBody> {
+    response(StreamBody::new(stream::iter([message_frame(message), ok_trailers()])))
+}
+
+pub(super) fn response<B>(body: B) -> Response<B> {
+    let mut response = Response::new(body);
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
+    response
+}
+
 /// Encodes a message with its prefix.
-pub(super) fn encode_frame(message: &impl Message) -> Bytes {
+pub(super) fn message_frame(message: &impl Message) -> ResponseFrame {
     let length = message.encoded_len();
     let mut data = BytesMut::with_capacity(PREFIX_BYTES + length);
     data.put_u8(0);
     data.put_u32(length as u32);
     // Encoding cannot fail: the buffer has the required capacity.
     let _ = message.encode(&mut data);
-    data.freeze()
+    Ok(Frame::data(data.freeze()))
 }
 
-/// Returns a response with `message` as its only message.
-pub(super) fn unary_response(message: &impl Message) -> Response<UnaryBody> {
-    let mut response = Response::new(UnaryBody::Message(encode_frame(message)));
-    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
-    response
-}
-
-/// Response body of a unary call: one message, then trailers with status 0.
-pub(super) enum UnaryBody {
-    Message(Bytes),
-    Trailers,
-    End,
-}
-
-impl Body for UnaryBody {
-    type Data = Bytes;
-    type Error = Infallible;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        _: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        Poll::Ready(match std::mem::replace(&mut *self, UnaryBody::End) {
-            UnaryBody::Message(message) => {
-                *self = UnaryBody::Trailers;
-                Some(Ok(Frame::data(message)))
-            }
-            UnaryBody::Trailers => {
-                let mut trailers = HeaderMap::with_capacity(1);
-                trailers.insert(Status::GRPC_STATUS, HeaderValue::from_static("0"));
-                Some(Ok(Frame::trailers(trailers)))
-            }
-            UnaryBody::End => None,
-        })
-    }
-
-    fn is_end_stream(&self) -> bool {
-        matches!(self, UnaryBody::End)
-    }
+/// Returns the trailers of a call that succeeds.
+pub(super) fn ok_trailers() -> ResponseFrame {
+    let mut trailers = HeaderMap::with_capacity(1);
+    trailers.insert(Status::GRPC_STATUS, HeaderValue::from_static("0"));
+    Ok(Frame::trailers(trailers))
 }

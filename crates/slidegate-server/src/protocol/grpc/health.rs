@@ -3,16 +3,12 @@
 //! Load balancers have no token, so any client may call it. All watches share one channel, which one task
 //! feeds. Their number is bounded: see [`streams`](super::streams).
 
-use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
-use futures_util::stream;
+use futures_util::{StreamExt, stream};
 use http_body_util::StreamBody;
-use hyper::body::Frame;
-use hyper::header::{CONTENT_TYPE, HeaderValue};
-use hyper::{HeaderMap, Response};
+use hyper::Response;
 use tokio::sync::watch;
 use tonic::Status;
 use tonic::body::Body;
@@ -36,7 +32,8 @@ const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 pub(super) struct Health {
     app: Arc<AppState>,
-    /// Status at the last check, shared by all watches. The channel closes when the server stops.
+    /// Status at the last check, shared by all watches. `Unknown` before the first check. The channel closes when the server
+    /// stops.
     status: watch::Receiver<ServingStatus>,
 }
 
@@ -57,16 +54,21 @@ impl Health {
 
     /// Streams the current status and each change that follows, until the server stops.
     pub(super) async fn watch(&self, request: HealthCheckRequest) -> Response<Body> {
-        let (status, changes) = if is_known(&request.service) {
-            (status_of(&self.app).await, Changes::KnownService(self.status.clone()))
-        } else {
-            (ServingStatus::ServiceUnknown, Changes::UnknownService(self.status.clone()))
-        };
-        let watch_stream = WatchStream { next: Some(status), last: status, changes: Some(changes) };
-        let mut response =
-            Response::new(Body::new(StreamBody::new(stream::unfold(watch_stream, next_frame))));
-        response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
-        response
+        let is_known = is_known(&request.service);
+        let status = if is_known { status_of(&self.app).await } else { ServingStatus::ServiceUnknown };
+        let changes = stream::unfold(Some((status, self.status.clone())), move |watch| async move {
+            let (last, mut changes) = watch?;
+            // The status of a service that does not exist never changes, and the watch ends with the server.
+            let is_new =
+                |status: &ServingStatus| is_known && ![last, ServingStatus::Unknown].contains(status);
+            let changed = changes.wait_for(is_new).await.map(|status| *status);
+            Some(match changed {
+                Ok(status) => (framing::message_frame(&response(status)), Some((status, changes))),
+                Err(_) => (framing::ok_trailers(), None),
+            })
+        });
+        let frames = stream::iter([framing::message_frame(&response(status))]).chain(changes);
+        framing::response(Body::new(StreamBody::new(frames)))
     }
 }
 
@@ -102,57 +104,4 @@ fn is_known(service: &str) -> bool {
 
 fn response(status: ServingStatus) -> HealthCheckResponse {
     HealthCheckResponse { status: status.into() }
-}
-
-/// State of one watch.
-struct WatchStream {
-    /// Status to send next, if there is one.
-    next: Option<ServingStatus>,
-    last: ServingStatus,
-    /// `None` once the last frame was sent.
-    changes: Option<Changes>,
-}
-
-/// Source of the status changes of a watch.
-enum Changes {
-    KnownService(watch::Receiver<ServingStatus>),
-    /// The requested service does not exist: its status never changes, and the watch ends with the server.
-    UnknownService(watch::Receiver<ServingStatus>),
-}
-
-impl Changes {
-    /// Waits for the next status. Returns `None` when the server stops.
-    async fn next(&mut self) -> Option<ServingStatus> {
-        match self {
-            Changes::KnownService(status) => {
-                status.changed().await.ok()?;
-                Some(*status.borrow_and_update())
-            }
-            Changes::UnknownService(status) => {
-                while status.changed().await.is_ok() {}
-                None
-            }
-        }
-    }
-}
-
-type FrameResult = Result<Frame<Bytes>, Infallible>;
-
-async fn next_frame(mut watch_stream: WatchStream) -> Option<(FrameResult, WatchStream)> {
-    loop {
-        if let Some(status) = watch_stream.next.take() {
-            watch_stream.last = status;
-            return Some((Ok(Frame::data(framing::encode_frame(&response(status)))), watch_stream));
-        }
-        match watch_stream.changes.as_mut()?.next().await {
-            Some(status) if status == watch_stream.last => {}
-            Some(status) => watch_stream.next = Some(status),
-            None => {
-                watch_stream.changes = None;
-                let mut trailers = HeaderMap::with_capacity(1);
-                trailers.insert(Status::GRPC_STATUS, HeaderValue::from_static("0"));
-                return Some((Ok(Frame::trailers(trailers)), watch_stream));
-            }
-        }
-    }
 }

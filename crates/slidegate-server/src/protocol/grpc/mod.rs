@@ -39,7 +39,7 @@ use tonic::{Code, Status};
 use self::framing::UnaryBody;
 use self::health::Health;
 use self::inline_executor::InlineExecutor;
-use self::streams::{StreamedBody, Streams};
+use self::streams::Streams;
 use super::connection_slots::ConnectionState;
 use super::listener::{self, Stop, Stream};
 use crate::app::auth::bearer;
@@ -68,7 +68,7 @@ const SERVICE: &str = "envoy.service.ratelimit.v3.RateLimitService";
 const SHOULD_RATE_LIMIT: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 
 /// Response body, encoded here or produced by tonic.
-type ResponseBody = Either<UnaryBody, StreamedBody>;
+type ResponseBody = Either<UnaryBody, Body>;
 
 /// Future of one call. It is boxed because hyper moves it.
 type ResponseFuture = Pin<Box<dyn Future<Output = Result<Response<ResponseBody>, Infallible>> + Send>>;
@@ -93,23 +93,18 @@ impl ConnectionHandler {
         &self,
         request: Request<Incoming>,
         state: &Arc<ConnectionState>,
-    ) -> Response<ResponseBody> {
+    ) -> Result<Response<ResponseBody>, Status> {
         if !is_grpc(&request) {
-            let mut answer = Response::new(Either::Right(StreamedBody::new(Body::empty(), None)));
+            let mut answer = Response::new(Either::Right(Body::empty()));
             *answer.status_mut() = StatusCode::UNSUPPORTED_MEDIA_TYPE;
-            return answer;
+            return Ok(answer);
         }
         if !self.is_authorized(&request) {
-            return error_response(Status::unauthenticated(
-                "a token is required: send authorization: Bearer …",
-            ));
+            return Err(Status::unauthenticated("a token is required: send authorization: Bearer …"));
         }
-        let timeout = match deadline::from_headers(request.headers(), self.app.settings.limits.request) {
-            Ok(timeout) => timeout,
-            Err(status) => return error_response(status),
-        };
-        let (is_post, path) = (request.method() == Method::POST, request.uri().path());
-        if is_post && path == SHOULD_RATE_LIMIT {
+        let timeout = deadline::from_headers(request.headers(), self.app.settings.limits.request)?;
+        let path = Some(request.uri().path()).filter(|_| request.method() == Method::POST);
+        if path == Some(SHOULD_RATE_LIMIT) {
             let instrumented =
                 self.app.instrumented(Protocol::Grpc).called_by(TraceContext::of(request.headers()));
             let decision = pin!(async {
@@ -117,53 +112,39 @@ impl ConnectionHandler {
                     framing::read_message(request.into_body(), state, || self.app.budget_share()).await?;
                 rate_limit::decide(instrumented, message).await
             });
-            return match within(timeout, decision).await {
-                Some(Ok(response)) => framing::unary_response(&response).map(Either::Left),
+            let response = match within(timeout, decision).await.ok_or_else(deadline::exceeded)? {
                 // By default Envoy lets a request pass if the call fails. A client must not achieve that with
                 // long headers.
-                Some(Err(status)) if status.code() == Code::ResourceExhausted => {
+                Err(status) if status.code() == Code::ResourceExhausted => {
                     self.app.stats.count_denied(Protocol::Grpc);
-                    framing::unary_response(&rate_limit::over_limit()).map(Either::Left)
+                    rate_limit::over_limit()
                 }
-                Some(Err(status)) => error_response(status),
-                None => error_response(deadline::exceeded()),
+                decided => decided?,
             };
+            return Ok(framing::unary_response(&response).map(Either::Left));
         }
-        if is_post && path == health::CHECK {
+        if path == Some(health::CHECK) {
             let checked = pin!(async {
                 let message =
                     framing::read_message(request.into_body(), state, || self.app.budget_share()).await?;
                 self.health.check(message).await
             });
-            return match within(timeout, checked).await {
-                Some(Ok(response)) => framing::unary_response(&response).map(Either::Left),
-                Some(Err(status)) => error_response(status),
-                None => error_response(deadline::exceeded()),
-            };
+            let response = within(timeout, checked).await.ok_or_else(deadline::exceeded)??;
+            return Ok(framing::unary_response(&response).map(Either::Left));
         }
-        let stream = match self.streams.open(state) {
-            Ok(stream) => stream,
-            Err(status) => return error_response(status),
-        };
-        let answer = if is_post && path == health::WATCH {
-            let watched = pin!(async {
+        let is_watch = path == Some(health::WATCH);
+        let stream = self.streams.open(state)?;
+        let answered = pin!(async {
+            if is_watch {
                 let message =
                     framing::read_message(request.into_body(), state, || self.app.budget_share()).await?;
-                Ok::<_, Status>(self.health.watch(message).await)
-            });
-            within(timeout, watched).await
-        } else {
-            let routed = pin!(async {
-                let Ok(response) = self.routes.call(request).await;
-                Ok(response)
-            });
-            within(timeout, routed).await
-        };
-        match answer {
-            Some(Ok(response)) => response.map(|body| Either::Right(StreamedBody::new(body, Some(stream)))),
-            Some(Err(status)) => error_response(status),
-            None => error_response(deadline::exceeded()),
-        }
+                return Ok(self.health.watch(message).await);
+            }
+            let Ok(response) = self.routes.call(request).await;
+            Ok::<_, Status>(response)
+        });
+        let response = within(timeout, answered).await.ok_or_else(deadline::exceeded)??;
+        Ok(response.map(|body| Either::Right(stream.hold(body))))
     }
 
     /// Checks the token of a call. Health checks need none: load balancers have no token, and the health
@@ -181,7 +162,7 @@ fn is_grpc<B>(request: &Request<B>) -> bool {
 }
 
 fn error_response(status: Status) -> Response<ResponseBody> {
-    status.into_http::<Body>().map(|body| Either::Right(StreamedBody::new(body, None)))
+    status.into_http::<Body>().map(Either::Right)
 }
 
 /// Marks a request as in flight until it is dropped, also when the client cancels the call.
@@ -240,7 +221,7 @@ impl listener::ConnectionHandler for ConnectionHandler {
                     )));
                 }
                 let _guard = RequestGuard { state: &state, app: &handler.app };
-                Ok(handler.answer(request, &state).await)
+                Ok(handler.answer(request, &state).await.unwrap_or_else(error_response))
             })
         });
         let mut connection = pin!(server.serve_connection(TokioIo::new(Box::pin(stream)), service));

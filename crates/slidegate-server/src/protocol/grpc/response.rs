@@ -1,12 +1,10 @@
 //! Encodes decisions for Envoy: a status for each descriptor, and headers for the client.
 
-use std::fmt::Write;
-
 use prost_types::Duration;
 use slidegate::http::headers;
 use slidegate::{Decision, Limit, Micros};
 
-use super::descriptor::LimitOverride;
+use super::descriptor::{LimitOverride, UNITS};
 use super::messages::{Code, DescriptorStatus, HeaderValue, RateLimit, RateLimitResponse, Unit};
 
 /// Outcome of one descriptor.
@@ -74,20 +72,8 @@ fn current_limit(limit: &Limit<'_>) -> RateLimit {
 
 /// Returns Envoy's name for the length of this window, `Unknown` if it has none.
 fn unit(window: Micros) -> Unit {
-    const DAY: u64 = 24 * 3600;
-    if !window.get().is_multiple_of(1_000_000) {
-        return Unit::Unknown;
-    }
-    match window.get() / 1_000_000 {
-        1 => Unit::Second,
-        60 => Unit::Minute,
-        3600 => Unit::Hour,
-        DAY => Unit::Day,
-        n if n == 7 * DAY => Unit::Week,
-        n if n == 30 * DAY => Unit::Month,
-        n if n == 365 * DAY => Unit::Year,
-        _ => Unit::Unknown,
-    }
+    let known = UNITS.iter().find(|(_, seconds)| Micros::from_secs(*seconds) == window);
+    known.map_or(Unit::Unknown, |(unit, _)| *unit)
 }
 
 /// Rounds up to whole seconds: Envoy reports only seconds to its client, and truncates.
@@ -117,9 +103,7 @@ fn client_headers(outcomes: &[DescriptorOutcome<'_>]) -> Vec<HeaderValue> {
     let denied =
         outcomes.iter().filter_map(DescriptorOutcome::decision).filter(|decision| !decision.allowed());
     if let Some(wait) = denied.map(|decision| decision.retry_after()).max() {
-        let mut text = String::new();
-        let _ = write!(text, "{}", wait.ceil_secs());
-        add("retry-after", text);
+        add("retry-after", wait.ceil_secs().to_string());
     }
     headers
 }

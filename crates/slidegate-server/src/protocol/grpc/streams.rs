@@ -3,12 +3,9 @@
 //! Each of them holds a task, the state of an HTTP/2 stream and its buffers, about 8 KiB, for as long as its
 //! client likes.
 
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 
-use bytes::Bytes;
-use hyper::body::{Body as HttpBody, Frame, SizeHint};
+use http_body_util::BodyExt;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tonic::Status;
 use tonic::body::Body;
@@ -56,41 +53,19 @@ impl Streams {
     }
 }
 
+impl StreamGuard {
+    /// Returns a body that holds the stream open until it is dropped.
+    pub(super) fn hold(self, body: Body) -> Body {
+        Body::new(body.map_frame(move |frame| {
+            let _open = &self;
+            frame
+        }))
+    }
+}
+
 impl Drop for StreamGuard {
     fn drop(&mut self) {
         self.state.close_stream();
         self.state.end(self.app.stats.now());
-    }
-}
-
-/// Response body that holds its stream open until it is dropped.
-pub(super) struct StreamedBody {
-    body: Body,
-    _stream: Option<StreamGuard>,
-}
-
-impl StreamedBody {
-    pub(super) fn new(body: Body, stream: Option<StreamGuard>) -> Self {
-        StreamedBody { body, _stream: stream }
-    }
-}
-
-impl HttpBody for StreamedBody {
-    type Data = Bytes;
-    type Error = Status;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
-        Pin::new(&mut self.body).poll_frame(cx)
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
     }
 }

@@ -9,7 +9,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::authz::{authorize_change, bearer_token};
-use super::error::{ApiError, Detail};
+use super::error::Detail;
 use super::operation::{Access, Operation};
 use super::route::Route;
 use super::{Role, Shared};
@@ -49,6 +49,6 @@ async fn access(
         token: tokens.kind(token),
         may_call: tokens.may_call(token),
         may_change: change.is_ok(),
-        change_error: change.err().map(ApiError::into_detail),
+        change_error: change.err().map(|error| error.body.error),
     })
 }

@@ -4,27 +4,15 @@ use axum::http::{HeaderMap, StatusCode};
 use bytes::BytesMut;
 use schemars::JsonSchema;
 use serde::Serialize;
-use serde_json::json as value;
 use slidegate::http::headers;
 use slidegate::{Decision, Error};
 
 use super::call::CallRequest;
 use super::dto::{AcquireBody, BatchBody, read_json};
-use super::error::{ApiError, Code, ErrorBody};
-use super::operation::{ALLOWED_HEADERS, Access, DENIED_HEADERS, Operation};
+use super::error::{ApiError, BODY_ERRORS, Code, ErrorBody};
+use super::operation::{Access, DECISION_HEADERS, Operation};
 use super::response::{BufferedResponse, json, ok};
 use crate::app::decision_body::DecisionBody;
-
-/// Errors of an operation that takes a request for permits.
-pub(super) const DECISION_ERRORS: [Code; 7] = [
-    Code::InvalidJson,
-    Code::InvalidRequest,
-    Code::PermitsExceedLimit,
-    Code::Timeout,
-    Code::TooLarge,
-    Code::UnsupportedMediaType,
-    Code::Unavailable,
-];
 
 pub(super) const LOGIN_EXAMPLE: &str = r#"{"attributes":{"api":"/login","ip":"1.2.3.4","user":"alice"}}"#;
 const ALLOWED_EXAMPLE: &str = r#"{"allowed":true,"code":0,"denied_by":null,"retry_after_ms":0,"limits":[{"rule":"login-per-ip","key":"login-per-ip:ip=1.2.3.4","limit":3,"used":1,"remaining":2,"retry_after_ms":0,"reset_after_ms":5000},{"rule":"login-per-user","key":"login-per-user:user=alice","limit":5,"used":1,"remaining":4,"retry_after_ms":0,"reset_after_ms":60000}],"reservation":null,"source":"store"}"#;
@@ -42,18 +30,15 @@ pub(super) fn peek_operation() -> Operation {
 
 fn decision_operation(id: &'static str, summary: &'static str) -> Operation {
     Operation::new(Access::Api, id, summary)
-        .parameter(
-            "query",
-            "headers",
-            "`x-ratelimit` adds the headers `X-RateLimit-*`.",
-            value!({ "type": "string" }),
-        )
+        .text_parameter("query", "headers", "`x-ratelimit` adds the headers `X-RateLimit-*`.")
         .takes::<AcquireBody<'_>>(&[LOGIN_EXAMPLE, AD_HOC_EXAMPLE])
         .answers::<DecisionBody<'_>>("200", "Allowed", &[ALLOWED_EXAMPLE, AD_HOC_ALLOWED_EXAMPLE])
-        .with_headers(&ALLOWED_HEADERS)
+        .with_headers(&DECISION_HEADERS)
         .answers::<DecisionBody<'_>>("429", "Denied", &[DENIED_EXAMPLE])
-        .with_headers(&DENIED_HEADERS)
-        .fails(&DECISION_ERRORS)
+        .with_headers(&DECISION_HEADERS)
+        .with_headers(&["Retry-After"])
+        .fails(&BODY_ERRORS)
+        .fails(&[Code::PermitsExceedLimit])
 }
 
 pub(super) fn batch_operation() -> Operation {
@@ -66,7 +51,8 @@ pub(super) fn batch_operation() -> Operation {
         r#"{"requests":[{"resource":"user123","limit":10,"window":"1s","permits":3}]}"#,
     ])
     .answers::<BatchResponse<'_>>("200", "A decision or an error for each request, in order", &[])
-    .fails(&DECISION_ERRORS)
+    .fails(&BODY_ERRORS)
+    .fails(&[Code::PermitsExceedLimit])
 }
 
 pub(super) async fn acquire(call: CallRequest<'_>) -> Result<BufferedResponse, ApiError> {
@@ -102,7 +88,7 @@ pub(super) async fn batch(call: CallRequest<'_>) -> Result<BufferedResponse, Api
         .collect();
     let results = answers.iter().map(|answer| match answer {
         Ok(decision) => BatchResult::Decision(DecisionBody::new(call.instrumented.limiter, decision)),
-        Err(error) => BatchResult::Error(ApiError::from(error.clone()).into_body()),
+        Err(error) => BatchResult::Error(ApiError::from(error.clone()).body),
     });
     Ok(ok(&BatchResponse { results: results.collect() }))
 }

@@ -76,19 +76,16 @@ pub(super) fn bearer_token(headers: &HeaderMap) -> Option<&[u8]> {
 
 /// Checks that a request to a listener with `role` may change rules and counts.
 pub(super) fn authorize_change(role: Role, access: &Auth, headers: &HeaderMap) -> Result<(), ApiError> {
+    let forbidden = |message: &str| Err(ApiError::new(Code::Forbidden, message));
     match role {
         Role::Admin if !access.has_admin() => {}
         Role::Api { allows_changes: false } => {
-            return Err(ApiError::new(
-                Code::Forbidden,
-                "this listener does not accept changes: use the address of --admin",
-            ));
+            return forbidden("this listener does not accept changes: use the address of --admin");
         }
         Role::Api { .. } if !access.has_admin() => {
-            return Err(ApiError::new(
-                Code::Forbidden,
+            return forbidden(
                 "changes are disabled: start the server with SLIDEGATE_ADMIN_TOKEN, or with --admin ADDR",
-            ));
+            );
         }
         _ if access.may_change(bearer_token(headers)) => {}
         _ => return Err(token_error(bearer_token(headers), "an administrator's token")),

@@ -9,7 +9,7 @@ use axum::extract::State;
 use axum::http::Request;
 use http_body_util::Limited;
 
-use super::dto::JsonBytes;
+use super::dto::read_body;
 use super::error::ApiError;
 use super::operation::{Charge, Operation};
 use super::response::BufferedResponse;
@@ -104,10 +104,8 @@ impl Call {
         let legacy_headers = wants_legacy_headers(request.uri().query());
         let instrumented = instrumented.called_by(TraceContext::of(request.headers()));
         let max_body = if self == Call::AcquireBatch { MAX_BATCH_BODY } else { MAX_BODY };
-        match JsonBytes::read(request.map(|body| Limited::new(body, max_body))).await {
-            Ok(body) => {
-                self.answer(CallRequest { instrumented, body: body.as_slice(), legacy_headers }).await
-            }
+        match read_body(request.map(|body| Limited::new(body, max_body))).await {
+            Ok(body) => self.answer(CallRequest { instrumented, body: &body, legacy_headers }).await,
             Err(error) => error.into_buffered(),
         }
     }

@@ -4,20 +4,21 @@
 use std::convert::Infallible;
 use std::time::Duration;
 
-use axum::body::{Body, Bytes};
+use axum::RequestExt;
+use axum::body::Body;
 use axum::extract::State;
-use axum::http::header;
+use axum::http::{Request, header};
 use axum::response::{IntoResponse, Response};
 use futures_util::stream;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::Shared;
-use super::dto::{JsonBytes, read_json};
+use super::dto::{read_body, read_json};
 use super::error::{ApiError, BODY_ERRORS, Code};
 use super::operation::{Access, Operation};
 use super::route::Route;
-use crate::telemetry::capture::{Bounds, ClientSampler, LineReceiver, read_share};
+use crate::telemetry::capture::{Bounds, ClientSampler, read_share};
 
 const NDJSON: &str = "application/x-ndjson";
 
@@ -95,19 +96,18 @@ pub(super) fn route() -> Route {
     Route::new("/v1/record").post(record, operation)
 }
 
-async fn record(State(app): State<Shared>, body: JsonBytes) -> Result<Response, ApiError> {
-    let (sample, bounds) = read_json::<RecordBody>(body.as_slice())?.check()?;
+async fn record(State(app): State<Shared>, request: Request<Body>) -> Result<Response, ApiError> {
+    let body = read_body(request.with_limited_body()).await?;
+    let (sample, bounds) = read_json::<RecordBody>(&body)?.check()?;
     let reel = app.stats.recorder.start(sample, bounds).ok_or_else(|| {
         ApiError::new(
             Code::Unavailable,
             "too many recordings are in progress: end another recording, or try again later",
         )
     })?;
-    let lines = Body::from_stream(stream::unfold(reel, next));
-    Ok(([(header::CONTENT_TYPE, NDJSON)], lines).into_response())
-}
-
-async fn next(mut reel: LineReceiver) -> Option<(Result<Bytes, Infallible>, LineReceiver)> {
-    let lines = reel.next().await?;
-    Some((Ok(lines.into()), reel))
+    let lines = stream::unfold(reel, |mut reel| async move {
+        let lines = reel.next().await?;
+        Some((Ok::<_, Infallible>(lines), reel))
+    });
+    Ok(([(header::CONTENT_TYPE, NDJSON)], Body::from_stream(lines)).into_response())
 }

@@ -71,11 +71,11 @@ fn serve_with_hyper(
         let (handler, state, meter) = (Arc::clone(&handler), Arc::clone(&state), Arc::clone(&meter));
         async move {
             if !state.begin() {
-                return Err(Evicted);
+                return Err("closed to make room for another connection");
             }
             let endpoint = handler.endpoints.find(request.method().as_str(), request.uri().path());
             let mut answer = handler.answer(endpoint, request).await;
-            if meter.is_over_budget() && answer.status() == StatusCode::BAD_REQUEST {
+            if meter.over_budget.load(Ordering::Relaxed) && answer.status() == StatusCode::BAD_REQUEST {
                 // To the handler it looks like a body that ends too early.
                 answer = over_budget_response();
             }
@@ -102,18 +102,6 @@ fn serve_with_hyper(
         Ok(connection.await?)
     })
 }
-
-/// The connection was evicted to make room for another.
-#[derive(Debug)]
-struct Evicted;
-
-impl std::fmt::Display for Evicted {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("closed to make room for another connection")
-    }
-}
-
-impl Error for Evicted {}
 
 fn over_budget_response() -> Response<ResponseBody> {
     let message = "the unfinished requests of all clients use more than `listen.limits.unfinished-bytes`: \
@@ -151,10 +139,6 @@ impl RequestMeter {
             return Err(io::Error::other("too many unfinished requests"));
         }
         Ok(())
-    }
-
-    fn is_over_budget(&self) -> bool {
-        self.over_budget.load(Ordering::Relaxed)
     }
 
     fn reset(&self) {

@@ -3,10 +3,9 @@
 use std::borrow::Cow;
 use std::fmt;
 
-use axum::body::{Body, Bytes, HttpBody};
-use axum::extract::FromRequest;
+use axum::BoxError;
+use axum::body::{Bytes, HttpBody};
 use axum::http::{Request, header};
-use axum::{BoxError, RequestExt};
 use http_body_util::{BodyExt, LengthLimitError};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::Deserialize;
@@ -21,41 +20,22 @@ use slidegate::{
 use super::MAX_BATCH;
 use super::error::{ApiError, Code};
 
-/// Complete body of a request with a JSON content type, within its size limit.
-pub(super) struct JsonBytes(Bytes);
-
-impl<S: Send + Sync> FromRequest<S> for JsonBytes {
-    type Rejection = ApiError;
-
-    async fn from_request(request: Request<Body>, _: &S) -> Result<Self, ApiError> {
-        JsonBytes::read(request.with_limited_body()).await
+/// Reads the body of a request, whose content type must be JSON. The body itself must enforce the size limit.
+pub(super) async fn read_body<B>(request: Request<B>) -> Result<Bytes, ApiError>
+where
+    B: HttpBody<Error: Into<BoxError>>,
+{
+    if !request.headers().get(header::CONTENT_TYPE).is_some_and(|kind| is_json(kind.as_bytes())) {
+        let message = "the body must be JSON: send `content-type: application/json`";
+        return Err(ApiError::new(Code::UnsupportedMediaType, message));
     }
-}
-
-impl JsonBytes {
-    /// Reads the body of a request. The body itself must enforce the size limit.
-    pub(super) async fn read<B>(request: Request<B>) -> Result<Self, ApiError>
-    where
-        B: HttpBody<Error: Into<BoxError>>,
-    {
-        if !request.headers().get(header::CONTENT_TYPE).is_some_and(|kind| is_json(kind.as_bytes())) {
-            return Err(ApiError::new(
-                Code::UnsupportedMediaType,
-                "the body must be JSON: send `content-type: application/json`",
-            ));
+    match request.into_body().collect().await.map_err(Into::into) {
+        Ok(body) => Ok(body.to_bytes()),
+        Err(error) if too_large(&*error) => {
+            let message = "the body is too large: 65536 bytes at most, 1048576 for a batch";
+            Err(ApiError::new(Code::TooLarge, message))
         }
-        match request.into_body().collect().await.map_err(Into::into) {
-            Ok(body) => Ok(JsonBytes(body.to_bytes())),
-            Err(error) if too_large(&*error) => {
-                let message = "the body is too large: 65536 bytes at most, 1048576 for a batch";
-                Err(ApiError::new(Code::TooLarge, message))
-            }
-            Err(_) => Err(ApiError::new(Code::InvalidJson, "the body is incomplete")),
-        }
-    }
-
-    pub(super) fn as_slice(&self) -> &[u8] {
-        &self.0
+        Err(_) => Err(ApiError::new(Code::InvalidJson, "the body is incomplete")),
     }
 }
 

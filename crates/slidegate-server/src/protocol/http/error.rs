@@ -69,14 +69,14 @@ pub(super) const BODY_ERRORS: [Code; 6] = [
 /// Error response: `{"error":{"code","message"}}` and its status.
 #[derive(Debug)]
 pub(super) struct ApiError {
-    body: ErrorBody,
+    pub(super) body: ErrorBody,
 }
 
 /// Reason why a request was not answered.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "Error")]
 pub(super) struct ErrorBody {
-    error: Detail,
+    pub(super) error: Detail,
 }
 
 #[derive(Debug, Serialize, JsonSchema)]
@@ -99,16 +99,6 @@ impl ApiError {
             headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }
         json(status, headers, BytesMut::new(), &self.body)
-    }
-
-    /// Returns only the code and the message.
-    pub(super) fn into_detail(self) -> Detail {
-        self.body.error
-    }
-
-    /// Returns only the body, for a result within a batch.
-    pub(super) fn into_body(self) -> ErrorBody {
-        self.body
     }
 }
 

@@ -1,9 +1,9 @@
 //! `POST /v1/explain`: explains rule by rule why a request would be allowed or denied. Charges nothing.
 
-use super::acquire::{AD_HOC_EXAMPLE, DECISION_ERRORS, LOGIN_EXAMPLE};
+use super::acquire::{AD_HOC_EXAMPLE, LOGIN_EXAMPLE};
 use super::call::CallRequest;
 use super::dto::{AcquireBody, read_json};
-use super::error::ApiError;
+use super::error::{ApiError, BODY_ERRORS, Code};
 use super::operation::{Access, Operation};
 use super::response::{BufferedResponse, ok};
 use crate::app::explain;
@@ -19,7 +19,8 @@ pub(super) fn operation() -> Operation {
     )
     .takes::<AcquireBody<'_>>(&[LOGIN_EXAMPLE, AD_HOC_EXAMPLE])
     .answers::<ExplanationBody>("200", "The decision, and the result of each rule", &[EXPLANATION_EXAMPLE])
-    .fails(&DECISION_ERRORS)
+    .fails(&BODY_ERRORS)
+    .fails(&[Code::PermitsExceedLimit])
 }
 
 pub(super) async fn explain(call: CallRequest<'_>) -> Result<BufferedResponse, ApiError> {

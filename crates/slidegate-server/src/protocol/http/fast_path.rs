@@ -178,15 +178,12 @@ impl<'a> FastRequest<'a> {
     }
 
     async fn answer(&self, handler: &ConnectionHandler) -> BufferedResponse {
-        match handler.authorize_api(self.token) {
-            Ok(()) => {
-                let instrumented = handler.instrumented().called_by(self.caller);
-                let request =
-                    CallRequest { instrumented, body: self.body, legacy_headers: self.legacy_headers };
-                self.call.answer(request).await
-            }
-            Err(error) => error.into_buffered(),
+        if let Err(error) = handler.authorize_api(self.token) {
+            return error.into_buffered();
         }
+        let instrumented = handler.instrumented().called_by(self.caller);
+        let request = CallRequest { instrumented, body: self.body, legacy_headers: self.legacy_headers };
+        self.call.answer(request).await
     }
 }
 

@@ -17,7 +17,7 @@ use slidegate::{Decision, Request, bounds::MAX_LIMIT};
 
 use super::Shared;
 use super::error::{ApiError, Code};
-use super::operation::{ALLOWED_HEADERS, Access, Charge, DENIED_HEADERS, Operation};
+use super::operation::{Access, Charge, DECISION_HEADERS, Operation};
 use super::response::json;
 use super::route::Route;
 use crate::app::decision_body::DenialBody;
@@ -38,9 +38,6 @@ struct QueryParams {
 }
 
 pub(super) fn route() -> Route {
-    let with_header = |operation: Operation, name, description| {
-        operation.parameter("header", name, description, value!({ "type": "string" }))
-    };
     let operation = Operation::new(
         Access::Api,
         "authorize",
@@ -58,16 +55,33 @@ pub(super) fn route() -> Route {
         "Status of a denial. Default: `deny-status` of the file, or 429.",
         value!({ "type": "integer", "minimum": 400, "maximum": 599 }),
     )
-    .parameter(
-        "query",
-        "headers",
-        "`x-ratelimit` adds the headers `X-RateLimit-*`.",
-        value!({ "type": "string" }),
+    .text_parameter("query", "headers", "`x-ratelimit` adds the headers `X-RateLimit-*`.")
+    .text_parameter(
+        "header",
+        "X-Forwarded-For",
+        "Addresses of the client and of proxies, from a trusted proxy.",
     )
+    .text_parameter(
+        "header",
+        "X-Forwarded-Uri",
+        "Path of the client's request. `X-Original-Uri` and `X-Original-Url` are accepted too.",
+    )
+    .text_parameter(
+        "header",
+        "X-Forwarded-Method",
+        "Method of the client's request. `X-Original-Method` is accepted too.",
+    )
+    .text_parameter(
+        "header",
+        "X-Forwarded-Host",
+        "Host of the client's request. `X-Original-Host` is accepted too.",
+    )
+    .charges(Charge::Forwarded)
     .answers_without_body("200", "Allowed")
-    .with_headers(&ALLOWED_HEADERS)
+    .with_headers(&DECISION_HEADERS)
     .answers::<DenialBody>("429", "Denied", &[r#"{"allowed":false,"code":10007,"retry_after_ms":4986}"#])
-    .with_headers(&DENIED_HEADERS)
+    .with_headers(&DECISION_HEADERS)
+    .with_headers(&["Retry-After"])
     .denies_with_any_status::<DenialBody>()
     .fails(&[
         Code::InvalidRequest,
@@ -76,27 +90,7 @@ pub(super) fn route() -> Route {
         Code::Timeout,
         Code::Unavailable,
     ]);
-    let operation = with_header(
-        operation,
-        "X-Forwarded-For",
-        "Addresses of the client and of proxies, from a trusted proxy.",
-    );
-    let operation = with_header(
-        operation,
-        "X-Forwarded-Uri",
-        "Path of the client's request. `X-Original-Uri` and `X-Original-Url` are accepted too.",
-    );
-    let operation = with_header(
-        operation,
-        "X-Forwarded-Method",
-        "Method of the client's request. `X-Original-Method` is accepted too.",
-    );
-    let operation = with_header(
-        operation,
-        "X-Forwarded-Host",
-        "Host of the client's request. `X-Original-Host` is accepted too.",
-    );
-    Route::new("/v1/authorize").any(authorize, &operation.charges(Charge::Forwarded))
+    Route::new("/v1/authorize").any(authorize, &operation)
 }
 
 async fn authorize(
@@ -107,11 +101,8 @@ async fn authorize(
 ) -> Result<Response, ApiError> {
     let Query(query) = query?;
     let config = &app.settings.authorize;
-    let deny_status_code = match query.deny.map(deny_status) {
-        None => config.deny_status,
-        Some(Ok(status)) => status,
-        Some(Err(message)) => return Err(ApiError::new(Code::InvalidRequest, message)),
-    };
+    let denied = query.deny.map_or(Ok(config.deny_status), deny_status);
+    let deny_status_code = denied.map_err(|message| ApiError::new(Code::InvalidRequest, message))?;
     let forwarded = ForwardedRequest { config, peer: peer.ip().to_canonical(), head: &head };
     if !forwarded.is_from_trusted_proxy() {
         let message =

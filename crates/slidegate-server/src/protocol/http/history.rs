@@ -5,14 +5,13 @@ use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use serde_json::json;
 use slidegate::{Clock, SystemClock};
 
 use super::Shared;
 use super::error::{ApiError, Code};
 use super::operation::{Access, Operation};
 use super::route::Route;
-use crate::telemetry::stats::{RuleHistory, STEP_SECONDS};
+use crate::telemetry::stats::STEP_SECONDS;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -40,7 +39,7 @@ struct HistoryBody {
 
 pub(super) fn route() -> Route {
     let operation = Operation::new(Access::Api, "history", "History of a rule on this node, for up to an hour")
-        .parameter("query", "rule", "Name of the rule. Required.", json!({ "type": "string" }))
+        .text_parameter("query", "rule", "Name of the rule. Required.")
         .answers::<HistoryBody>("200", "The history", &[
             r#"{"rule":"login-per-ip","step_ms":10000,"until_ms":1794774215000,"charged":[3,0],"not_charged":[0,0],"denied":[6,0],"would_deny":[0,0],"mean_us":[21.5,null]}"#,
         ])
@@ -56,7 +55,7 @@ async fn history(
     let (rules, rows) = app.stats.rows();
     let row = rules.iter().zip(rows).find(|(known, _)| known.name() == rule).map(|(_, row)| row);
     let row = row.ok_or_else(|| ApiError::new(Code::InvalidRequest, format!("there is no rule `{rule}`")))?;
-    let RuleHistory { steps, seconds_since } = row.history();
+    let (steps, seconds_since) = row.history();
     Ok(Json(HistoryBody {
         rule,
         step_ms: STEP_SECONDS * 1_000,

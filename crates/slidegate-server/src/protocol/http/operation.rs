@@ -3,14 +3,11 @@
 use std::collections::BTreeMap;
 
 use schemars::{JsonSchema, Schema, SchemaGenerator};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::error::{Code, ErrorBody};
 
 const JSON: &str = "application/json";
-
-/// Content type of metrics.
-pub(super) const METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// Access that an operation requires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,7 +47,7 @@ pub(super) struct Operation {
     parameters: Vec<Value>,
     body: Option<Content>,
     responses: Vec<ResponseSpec>,
-    denial: Option<Content>,
+    denial: Option<SchemaFn>,
     errors: Vec<Code>,
 }
 
@@ -61,20 +58,20 @@ pub(super) struct Schemas {
     pub(super) written: SchemaGenerator,
 }
 
+type SchemaFn = fn(&mut SchemaGenerator) -> Schema;
+
 #[derive(Clone)]
 struct ResponseSpec {
     status: &'static str,
     description: &'static str,
     headers: Vec<&'static str>,
-    content: Option<Content>,
-    /// The same content in other content types.
-    alternative: Option<Content>,
+    content: Vec<Content>,
 }
 
 #[derive(Clone)]
 struct Content {
     content_types: &'static [&'static str],
-    schema: fn(&mut SchemaGenerator) -> Schema,
+    schema: SchemaFn,
     examples: Vec<&'static str>,
 }
 
@@ -83,22 +80,17 @@ impl Content {
         Content { content_types, schema: SchemaGenerator::subschema_for::<T>, examples: examples.to_vec() }
     }
 
-    fn describe(&self, generator: &mut SchemaGenerator) -> Value {
-        let mut media_type = Map::new();
-        media_type.insert("schema".to_owned(), (self.schema)(generator).to_value());
-        let examples = self.examples.iter().enumerate().map(|(n, text)| {
+    /// Adds the content to the description of a request body or a response.
+    fn add_to(&self, described: &mut Value, generator: &mut SchemaGenerator) {
+        let mut media_type = json!({ "schema": (self.schema)(generator) });
+        for (n, text) in self.examples.iter().enumerate() {
             // An example that is not JSON is plain text.
             let value = serde_json::from_str(text).unwrap_or_else(|_| Value::from(*text));
-            ((n + 1).to_string(), json!({ "value": value }))
-        });
-        let examples: Map<String, Value> = examples.collect();
-        if !examples.is_empty() {
-            media_type.insert("examples".to_owned(), examples.into());
+            media_type["examples"][(n + 1).to_string()] = json!({ "value": value });
         }
-        self.content_types
-            .iter()
-            .map(|content_type| ((*content_type).to_owned(), Value::from(media_type.clone())))
-            .collect()
+        for content_type in self.content_types {
+            described["content"][*content_type] = media_type.clone();
+        }
     }
 }
 
@@ -130,6 +122,10 @@ impl Operation {
         self
     }
 
+    pub(super) fn text_parameter(self, location: &str, name: &str, description: &str) -> Self {
+        self.parameter(location, name, description, json!({ "type": "string" }))
+    }
+
     /// Sets a JSON request body.
     pub(super) fn takes<T: JsonSchema>(self, examples: &[&'static str]) -> Self {
         self.takes_any_of::<T>(&[JSON], examples)
@@ -151,7 +147,7 @@ impl Operation {
         description: &'static str,
         examples: &[&'static str],
     ) -> Self {
-        self.with(status, description, Some(Content::new::<T>(&[JSON], examples)))
+        self.with(status, description, [Content::new::<T>(&[JSON], examples)])
     }
 
     /// Adds a text response with one of these content types.
@@ -161,7 +157,7 @@ impl Operation {
         description: &'static str,
         content_types: &'static [&'static str],
     ) -> Self {
-        self.with(status, description, Some(Content::new::<String>(content_types, &[])))
+        self.with(status, description, [Content::new::<String>(content_types, &[])])
     }
 
     /// Adds a response with server-sent events of type `T`.
@@ -170,32 +166,28 @@ impl Operation {
         status: &'static str,
         description: &'static str,
     ) -> Self {
-        self.with(status, description, Some(Content::new::<T>(&["text/event-stream"], &[])))
-    }
-
-    pub(super) fn answers_metrics(self, status: &'static str, description: &'static str) -> Self {
-        self.with(status, description, Some(Content::new::<String>(&[METRICS], &[])))
+        self.with(status, description, [Content::new::<T>(&["text/event-stream"], &[])])
     }
 
     pub(super) fn answers_without_body(self, status: &'static str, description: &'static str) -> Self {
-        self.with(status, description, None)
+        self.with(status, description, [])
     }
 
-    fn with(mut self, status: &'static str, description: &'static str, content: Option<Content>) -> Self {
-        self.responses.push(ResponseSpec {
-            status,
-            description,
-            headers: Vec::new(),
-            content,
-            alternative: None,
-        });
+    fn with<const N: usize>(
+        mut self,
+        status: &'static str,
+        description: &'static str,
+        content: [Content; N],
+    ) -> Self {
+        let content = content.into();
+        self.responses.push(ResponseSpec { status, description, headers: Vec::new(), content });
         self
     }
 
     /// Adds content types that the last response may have instead, on request.
     pub(super) fn or_as<T: JsonSchema>(mut self, content_types: &'static [&'static str]) -> Self {
-        if let Some(ResponseSpec { alternative, .. }) = self.responses.last_mut() {
-            *alternative = Some(Content::new::<T>(content_types, &[]));
+        if let Some(response) = self.responses.last_mut() {
+            response.content.push(Content::new::<T>(content_types, &[]));
         }
         self
     }
@@ -211,7 +203,7 @@ impl Operation {
     /// Declares that a denial may have any 4xx or 5xx status, so that the body does not follow from the
     /// status.
     pub(super) fn denies_with_any_status<T: JsonSchema>(mut self) -> Self {
-        self.denial = Some(Content::new::<T>(&[JSON], &[]));
+        self.denial = Some(SchemaGenerator::subschema_for::<T>);
         self
     }
 
@@ -234,22 +226,13 @@ impl Operation {
             operation["parameters"] = self.parameters.clone().into();
         }
         if let Some(body) = &self.body {
-            operation["requestBody"] =
-                json!({ "required": true, "content": body.describe(&mut schemas.read) });
+            operation["requestBody"] = json!({ "required": true });
+            body.add_to(&mut operation["requestBody"], &mut schemas.read);
         }
         let mut responses = self.error_responses(&mut schemas.written);
-        for ResponseSpec { status, description, headers, content, alternative } in &self.responses {
+        for ResponseSpec { status, description, headers, content } in &self.responses {
             let mut response = json!({ "description": description });
-            if let Some(content) = content {
-                response["content"] = content.describe(&mut schemas.written);
-            }
-            if let Some(Value::Object(alternative)) =
-                alternative.as_ref().map(|alternative| alternative.describe(&mut schemas.written))
-            {
-                for (content_type, content) in alternative {
-                    response["content"][content_type] = content;
-                }
-            }
+            content.iter().for_each(|content| content.add_to(&mut response, &mut schemas.written));
             for name in headers {
                 response["headers"][*name] = json!({ "$ref": format!("#/components/headers/{name}") });
             }
@@ -280,8 +263,7 @@ impl Operation {
         }
         let mut schema = generator.subschema_for::<ErrorBody>().to_value();
         if let Some(denial) = &self.denial {
-            let denial = (denial.schema)(generator).to_value();
-            schema = json!({ "anyOf": [schema, denial] });
+            schema = json!({ "anyOf": [schema, denial(generator)] });
             for range in ["4XX", "5XX"] {
                 descriptions.insert(range.to_owned(), vec!["Denied, with the status of `deny`".to_owned()]);
             }
@@ -317,16 +299,6 @@ pub(super) fn headers() -> Value {
     })
 }
 
-/// Headers of a response that allows.
-pub(super) const ALLOWED_HEADERS: [&str; 5] =
+/// Headers of a decision. A denial also has `Retry-After`.
+pub(super) const DECISION_HEADERS: [&str; 5] =
     ["RateLimit-Policy", "RateLimit", "X-RateLimit-Limit", "X-RateLimit-Remaining", "X-RateLimit-Reset"];
-
-/// Headers of a response that denies.
-pub(super) const DENIED_HEADERS: [&str; 6] = [
-    "RateLimit-Policy",
-    "RateLimit",
-    "Retry-After",
-    "X-RateLimit-Limit",
-    "X-RateLimit-Remaining",
-    "X-RateLimit-Reset",
-];

@@ -3,6 +3,7 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use slidegate::Settled;
 
 use super::call::CallRequest;
 use super::dto::read_json;
@@ -24,13 +25,15 @@ struct HoldBody {
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "Released")]
 struct ReleasedBody {
-    released: Outcome,
+    #[serde(with = "Outcome")]
+    released: Settled,
 }
 
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "Extended")]
 struct ExtendedBody {
-    extended: Outcome,
+    #[serde(with = "Outcome")]
+    extended: Settled,
 }
 
 const EXAMPLE: &str = r#"{"reservation":"h1794774215407676.0.1.7.at-once.21b9e07c5d8a4f63908e1cd27ab6f345"}"#;
@@ -51,12 +54,12 @@ pub(super) fn extend_operation() -> Operation {
 
 pub(super) async fn release(call: CallRequest<'_>) -> Result<BufferedResponse, ApiError> {
     let HoldBody { reservation } = read_json(call.body)?;
-    let released = call.instrumented.change(&reservation, ReservationChange::Release).await?.into();
+    let released = call.instrumented.change(&reservation, ReservationChange::Release).await?;
     Ok(ok(&ReleasedBody { released }))
 }
 
 pub(super) async fn extend(call: CallRequest<'_>) -> Result<BufferedResponse, ApiError> {
     let HoldBody { reservation } = read_json(call.body)?;
-    let extended = call.instrumented.change(&reservation, ReservationChange::Extend).await?.into();
+    let extended = call.instrumented.change(&reservation, ReservationChange::Extend).await?;
     Ok(ok(&ExtendedBody { extended }))
 }

@@ -48,37 +48,7 @@ pub(crate) struct EditionBody {
     failure: Option<FailureBody>,
     /// Statistics of the first 1,000 shadow rules since the edition came into force on this node.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    shadows: Vec<ShadowBody>,
-}
-
-/// Statistics of a shadow rule.
-#[derive(Serialize, JsonSchema)]
-#[schemars(rename = "Shadow")]
-struct ShadowBody {
-    rule: String,
-    /// Rule that it would replace.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    shadow_of: Option<String>,
-    /// Decisions that it evaluated.
-    decisions: u64,
-    would_deny: u64,
-    /// Requests that were allowed and that it would have denied.
-    newly_denied: u64,
-    /// Requests that only the rule it would replace denied, and that it would have allowed.
-    newly_allowed: u64,
-}
-
-impl From<Shadow> for ShadowBody {
-    fn from(Shadow { rule, shadow_of, counts }: Shadow) -> Self {
-        ShadowBody {
-            rule,
-            shadow_of,
-            decisions: counts.decisions,
-            would_deny: counts.would_deny,
-            newly_denied: counts.newly_denied,
-            newly_allowed: counts.newly_allowed,
-        }
-    }
+    shadows: Vec<Shadow>,
 }
 
 #[derive(Serialize, JsonSchema)]
@@ -157,11 +127,10 @@ pub(super) fn route() -> Route {
         .fails(&[Code::InvalidRequest]);
     let put = Operation::new(Access::Admin, "replace-rules", "Replace all rules at once")
         .parameter("query", "dry-run", "`true` only returns the changes.", json!({ "type": "boolean" }))
-        .parameter(
+        .text_parameter(
             "header",
             "if-match",
             "`ETag` of the rules to replace. If other rules are in force, nothing is changed.",
-            json!({ "type": "string" }),
         )
         .takes_any_of::<RulesInput>(&["application/json", "application/yaml"], &[NEW_RULES_EXAMPLE])
         .answers::<ReplaceResponse>(
@@ -189,23 +158,19 @@ async fn show(
 ) -> Result<Response, ApiError> {
     let Query(ShowQuery { format }) = query?;
     let edition = app.rules.current();
+    if format == Format::Json {
+        return Ok(rules_response(&app, &edition));
+    }
     // Comments are for the authors of the rules.
-    if format == Format::Source
-        && authorize_change(role, &app.settings.access, &headers).is_ok()
-        && let Some(text) = app.rules.text()
-    {
-        let headers = [(header::CONTENT_TYPE, YAML.to_owned()), (header::ETAG, etag(&edition))];
-        return Ok((headers, text.to_string()).into_response());
-    }
-    match format {
-        Format::Json => Ok(rules_response(&app, &edition)),
-        Format::Yaml | Format::Source => {
-            let text = serde_saphyr::to_string(&RulesBody::from(&*edition.rules))
-                .map_err(|_| ApiError::new(Code::Unavailable, "the rules cannot be written as YAML"))?;
-            let headers = [(header::CONTENT_TYPE, YAML.to_owned()), (header::ETAG, etag(&edition))];
-            Ok((headers, text).into_response())
-        }
-    }
+    let is_author =
+        format == Format::Source && authorize_change(role, &app.settings.access, &headers).is_ok();
+    let text = match app.rules.text().filter(|_| is_author) {
+        Some(text) => text.to_string(),
+        None => serde_saphyr::to_string(&RulesBody::from(&*edition.rules))
+            .map_err(|_| ApiError::new(Code::Unavailable, "the rules cannot be written as YAML"))?,
+    };
+    let headers = [(header::CONTENT_TYPE, YAML.to_owned()), (header::ETAG, etag(&edition))];
+    Ok((headers, text).into_response())
 }
 
 /// Difference between two rules of the same name.
@@ -312,8 +277,8 @@ impl EditionBody {
             .rules
             .failure()
             .map(|failure| FailureBody { source: failure.source.clone(), message: failure.message.clone() });
-        let shadows = app.stats.shadows().into_iter().map(ShadowBody::from).collect();
-        EditionBody { version: *version, hash: hash.clone(), source: source.clone(), failure, shadows }
+        let (hash, source, shadows) = (hash.clone(), source.clone(), app.stats.shadows());
+        EditionBody { version: *version, hash, source, failure, shadows }
     }
 }
 

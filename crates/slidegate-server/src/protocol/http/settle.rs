@@ -25,21 +25,12 @@ struct SettleBody {
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "Settled")]
 struct SettledBody {
-    settled: Outcome,
-}
-
-impl From<Settled> for Outcome {
-    fn from(settled: Settled) -> Self {
-        match settled {
-            Settled::Done => Outcome::Done,
-            Settled::Already => Outcome::Already,
-            Settled::Gone => Outcome::Gone,
-        }
-    }
+    #[serde(with = "Outcome")]
+    settled: Settled,
 }
 
 #[derive(Serialize, JsonSchema)]
-#[serde(rename_all = "kebab-case")]
+#[serde(remote = "Settled", rename_all = "kebab-case")]
 #[schemars(inline)]
 pub(super) enum Outcome {
     /// The admission was corrected.
@@ -61,6 +52,6 @@ pub(super) fn operation() -> Operation {
 
 pub(super) async fn settle(call: CallRequest<'_>) -> Result<BufferedResponse, ApiError> {
     let SettleBody { reservation, permits: JsonU64(permits) } = read_json(call.body)?;
-    let settled = call.instrumented.change(&reservation, ReservationChange::Settle { permits }).await?.into();
+    let settled = call.instrumented.change(&reservation, ReservationChange::Settle { permits }).await?;
     Ok(ok(&SettledBody { settled }))
 }

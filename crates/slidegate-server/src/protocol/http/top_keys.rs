@@ -6,12 +6,13 @@ use axum::extract::{Query, State};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
+use slidegate::Key;
 
 use super::Shared;
 use super::error::{ApiError, Code};
 use super::operation::{Access, Operation};
 use super::route::Route;
-use crate::telemetry::stats::{Period, TopKey};
+use crate::telemetry::stats::Period;
 
 /// Maximum number of keys in each list.
 const MAX_KEYS: usize = 20;
@@ -46,7 +47,7 @@ struct TopKeyBody {
 pub(super) fn route() -> Route {
     let operation = Operation::new(Access::Api, "top", "The most requested and the most denied keys of this node")
         .parameter("query", "period", "Period of the statistics.", json!({ "enum": ["minute", "hour"] }))
-        .parameter("query", "rule", "Only keys of this rule.", json!({ "type": "string" }))
+        .text_parameter("query", "rule", "Only keys of this rule.")
         .answers::<TopBody>("200", "The keys", &[
             r#"{"period":"minute","hottest":[{"rule":"login-per-ip","key":"login-per-ip:ip=1.2.3.4","count":9}],"denied":[{"rule":"login-per-ip","key":"login-per-ip:ip=1.2.3.4","count":6}]}"#,
         ])
@@ -60,7 +61,7 @@ async fn top(
 ) -> Result<Json<TopBody>, ApiError> {
     let Query(QueryParams { period, rule }) = query?;
     let [hottest, denied] = app.stats.top_keys(period, rule.as_deref(), MAX_KEYS).map(|keys| {
-        let body = |TopKey { key, count }| TopKeyBody {
+        let body = |(key, count): (Key, u64)| TopKeyBody {
             rule: key.rule().to_owned(),
             key: key.as_str().to_owned(),
             count,

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use slidegate::{Decision, Error, Limit, Limiter, Mode, Request, RequestId, Store};
+use slidegate::http::headers;
+use slidegate::{Decision, Error, Limiter, Micros, Request, RequestId, Store};
 
 use super::CommandName;
 use super::encoder::{Excerpt, ReplyBuffer};
@@ -181,9 +182,8 @@ pub(super) fn parse_change<'a>(
         }
         (CommandName::Release, [reservation]) => (reservation, ReservationChange::Release),
         (CommandName::Extend, [reservation]) => (reservation, ReservationChange::Extend),
-        (CommandName::Release, _) => return Err(usage_error("SG.RELEASE", "reservation")),
-        (CommandName::Extend, _) => return Err(usage_error("SG.EXTEND", "reservation")),
-        _ => return Err(usage_error("SG.SETTLE", "reservation permits")),
+        (CommandName::Settle, _) => return Err(usage_error(name.as_str(), "reservation permits")),
+        _ => return Err(usage_error(name.as_str(), "reservation")),
     };
     Ok((parse_text("reservation", reservation)?, change))
 }
@@ -195,87 +195,49 @@ impl ReplyFormat {
         decision: &Decision,
         replies: &mut ReplyBuffer,
     ) {
-        match self {
-            ReplyFormat::Slidegate { reserve } => {
-                write_slidegate_reply(decision, reserve.then_some(limiter), replies)
+        let numbers = match self {
+            ReplyFormat::Slidegate { .. } => {
+                let (limit, remaining, reset) = match headers::tightest(decision) {
+                    Some(limit) => (signed(limit.limit()), signed(limit.remaining()), limit.reset_after()),
+                    // No rule matches.
+                    None => (-1, -1, Micros::ZERO),
+                };
+                let [retry, reset] = [decision.retry_after(), reset].map(|wait| signed(wait.ceil_millis()));
+                [i64::from(decision.allowed()), limit, remaining, retry, reset]
             }
             ReplyFormat::RedisCell(bucket) => {
-                let state = bucket.state_after(decision);
-                let limited = i64::from(!state.allowed);
-                let retry = if state.allowed || bucket.exceeds_limit { -1 } else { state.retry };
-                write_integers(replies, [limited, state.limit, state.remaining, retry, state.reset]);
+                let (allowed, [limit, remaining, retry, reset]) = bucket.state_after(decision);
+                let retry = if allowed || bucket.exceeds_limit { -1 } else { retry };
+                [i64::from(!allowed), limit, remaining, retry, reset]
             }
             ReplyFormat::Throttlecrab(bucket) => {
-                let state = bucket.state_after(decision);
-                let allowed = i64::from(state.allowed);
-                write_integers(replies, [allowed, state.limit, state.remaining, state.reset, state.retry]);
+                let (allowed, [limit, remaining, retry, reset]) = bucket.state_after(decision);
+                [i64::from(allowed), limit, remaining, reset, retry]
             }
+        };
+        let reserve = matches!(self, ReplyFormat::Slidegate { reserve: true });
+        replies.array(numbers.len() + usize::from(reserve));
+        numbers.into_iter().for_each(|number| replies.integer(number));
+        if reserve {
+            replies.reservation(limiter, decision);
         }
     }
-}
-
-/// Writes a decision in Slidegate's format, with the reservation if there is a limiter to sign it.
-fn write_slidegate_reply<S: Store>(
-    decision: &Decision,
-    reserve: Option<&Limiter<S>>,
-    replies: &mut ReplyBuffer,
-) {
-    replies.array(if reserve.is_some() { 6 } else { 5 });
-    let (limit, remaining, reset) = match tightest(decision) {
-        Some(limit) => {
-            (signed(limit.limit()), signed(limit.remaining()), signed(limit.reset_after().ceil_millis()))
-        }
-        // No rule matches.
-        None => (-1, -1, 0),
-    };
-    let retry = signed(decision.retry_after().ceil_millis());
-    for number in [i64::from(decision.allowed()), limit, remaining, retry, reset] {
-        replies.integer(number);
-    }
-    if let Some(limiter) = reserve {
-        replies.reservation(limiter, decision);
-    }
-}
-
-/// Returns the limit that denied, or the one with the fewest permits left. Only enforced rules are
-/// considered: shadow rules are not reported to clients.
-fn tightest(decision: &Decision) -> Option<Limit<'_>> {
-    let enforced = || decision.limits().filter(|limit| limit.mode() == Mode::Enforce);
-    let denied = enforced().find(|limit| limit.outcome().denies());
-    denied.or_else(|| enforced().min_by_key(|limit| limit.remaining()))
-}
-
-/// State of a bucket after a decision; times in seconds, rounded up.
-struct BucketState {
-    allowed: bool,
-    limit: i64,
-    remaining: i64,
-    /// 0 if the request was allowed; the time to fill an empty bucket if it can never be allowed.
-    retry: i64,
-    reset: i64,
 }
 
 impl Bucket {
-    fn state_after(self, decision: &Decision) -> BucketState {
+    /// Returns whether the request was allowed, and the limit, the remaining permits, the wait and the time until the bucket is
+    /// full, in seconds, rounded up. The wait is 0 if the request was allowed, and the time to fill an empty bucket if it can never
+    /// be allowed.
+    fn state_after(self, decision: &Decision) -> (bool, [i64; 4]) {
         let limit = decision.limits().next();
         let retry = match limit {
             Some(limit) if self.exceeds_limit => limit.quota().horizon(),
             _ => decision.retry_after(),
         };
-        BucketState {
-            allowed: decision.allowed() && !self.exceeds_limit,
-            limit: signed(self.limit),
-            remaining: signed(limit.map_or(self.limit, |limit| limit.remaining())),
-            retry: signed(retry.ceil_secs()),
-            reset: signed(limit.map_or(0, |limit| limit.reset_after().ceil_secs())),
-        }
-    }
-}
-
-fn write_integers(replies: &mut ReplyBuffer, numbers: [i64; 5]) {
-    replies.array(numbers.len());
-    for number in numbers {
-        replies.integer(number);
+        let remaining = limit.map_or(self.limit, |limit| limit.remaining());
+        let reset = limit.map_or(0, |limit| limit.reset_after().ceil_secs());
+        let allowed = decision.allowed() && !self.exceeds_limit;
+        (allowed, [self.limit, remaining, retry.ceil_secs(), reset].map(signed))
     }
 }
 
@@ -301,7 +263,7 @@ fn parse_number(name: &str, word: &[u8]) -> Result<u64, Error> {
 
 #[cfg(test)]
 mod tests {
-    use slidegate::{ManualClock, MemoryStore, Micros, Rules};
+    use slidegate::{ManualClock, MemoryStore, Rules};
 
     use super::*;
 
@@ -322,7 +284,8 @@ mod tests {
             let decision = limiter.acquire(request).await.unwrap();
             let (mut actual, mut expected) = (ReplyBuffer::default(), ReplyBuffer::default());
             format.write(&limiter, &decision, &mut actual);
-            write_integers(&mut expected, *numbers);
+            expected.array(numbers.len());
+            numbers.iter().for_each(|number| expected.integer(*number));
             let [actual, expected] =
                 [actual, expected].map(|replies| String::from_utf8(replies.bytes).unwrap());
             assert_eq!(actual, expected, "{command} at {at} ms");

@@ -15,9 +15,11 @@ use super::encoder::ReplyBuffer;
 use super::session::{AfterReply, Session};
 use super::transaction::Transaction;
 use super::{CommandName, ConnectionHandler, parser};
+use crate::common::protocol::Protocol;
 use crate::common::timeout::within;
 use crate::protocol::connection_slots::ConnectionState;
 use crate::protocol::listener::{Stop, Stream, linger_close};
+use crate::telemetry::stats::Instrumented;
 
 /// Size of the read buffer in bytes, unless one command is larger. This is the memory cost of an idle
 /// connection.
@@ -124,7 +126,7 @@ pub(super) struct Connection<'d, S> {
     pub(super) transaction: Option<Transaction>,
 }
 
-impl<S: Stream> Connection<'_, S> {
+impl<'d, S: Stream> Connection<'d, S> {
     /// Answers every whole command in `received`. Returns how many bytes were consumed, and whether the
     /// connection stays open.
     async fn process(&mut self, received: &[u8]) -> io::Result<(usize, AfterReply)> {
@@ -154,7 +156,7 @@ impl<S: Stream> Connection<'_, S> {
             let Some(parse) = name.and_then(decision_parser) else {
                 self.decide_batch(&mut batch).await;
                 after = match name {
-                    Some(CommandName::Transaction(command)) if self.session.authenticated => {
+                    Some(command) if self.session.authenticated && command.is_about_transactions() => {
                         self.run_transaction_command(command, rest).await?
                     }
                     _ => self.run_command(name, first, rest).await,
@@ -207,6 +209,10 @@ impl<S: Stream> Connection<'_, S> {
 
     pub(super) fn timeout(&self) -> Duration {
         self.handler.app.settings.limits.request
+    }
+
+    pub(super) fn instrumented(&self) -> Instrumented<'d> {
+        self.handler.app.instrumented(Protocol::Resp)
     }
 
     pub(super) async fn send_if_large(&mut self) -> io::Result<()> {

@@ -11,22 +11,15 @@ use super::commands::{DecisionCommand, ReplyFormat, parse_change};
 use super::connection::Connection;
 use super::encoder::Excerpt;
 use super::parser::{self, CommandLimits};
-use super::session::{AfterReply, SessionCommand};
-use super::transaction::{Transaction, TransactionCommand};
-use crate::common::protocol::Protocol;
+use super::session::AfterReply;
+use super::transaction::Transaction;
 use crate::protocol::listener::Stream;
 use crate::telemetry::stats::{FollowUpOutcome, ReservationChange};
 
 /// Returns true if a command is executed immediately within a transaction, and not queued.
 pub(super) fn is_immediate_in_transaction(name: Option<CommandName>) -> bool {
-    use CommandName::{Session, Transaction};
-    matches!(
-        name,
-        Some(
-            Transaction(TransactionCommand::Multi | TransactionCommand::Exec | TransactionCommand::Discard)
-                | Session(SessionCommand::Quit | SessionCommand::Reset)
-        )
-    )
+    use CommandName::{Discard, Exec, Multi, Quit, Reset};
+    matches!(name, Some(Multi | Exec | Discard | Quit | Reset))
 }
 
 impl<S: Stream> Connection<'_, S> {
@@ -46,34 +39,31 @@ impl<S: Stream> Connection<'_, S> {
     /// Runs a command that begins or ends a transaction.
     pub(super) async fn run_transaction_command(
         &mut self,
-        command: TransactionCommand,
+        command: CommandName,
         words: &[&[u8]],
     ) -> io::Result<AfterReply> {
         match (command, words) {
-            (TransactionCommand::Watch | TransactionCommand::Unwatch, _) => self.replies.error(
+            (CommandName::Watch | CommandName::Unwatch, _) => self.replies.error(
                 "ERR",
                 format_args!(
                     "{} is not supported: decisions between MULTI and EXEC are made in one call and need no watch",
-                    format!("{command:?}").to_ascii_uppercase()
+                    command.as_str()
                 ),
             ),
             (_, [_, ..]) => {
-                let name = format!("{command:?}").to_ascii_lowercase();
+                let name = command.as_str().to_ascii_lowercase();
                 self.replies.error("ERR", format_args!("wrong number of arguments for '{name}' command"));
             }
-            (TransactionCommand::Multi, []) if self.transaction.is_some() => {
+            (CommandName::Multi, []) if self.transaction.is_some() => {
                 self.replies.error("ERR", "MULTI calls can not be nested");
             }
-            (TransactionCommand::Multi, []) => {
+            (CommandName::Multi, []) => {
                 self.transaction = Some(Transaction::begin(self.handler.clock.now()));
                 self.replies.simple("OK");
             }
-            (TransactionCommand::Exec | TransactionCommand::Discard, []) => match self.transaction.take() {
-                None => {
-                    let name = format!("{command:?}").to_ascii_uppercase();
-                    self.replies.error("ERR", format_args!("{name} without MULTI"));
-                }
-                Some(_) if command == TransactionCommand::Discard => self.replies.simple("OK"),
+            (_, []) => match self.transaction.take() {
+                None => self.replies.error("ERR", format_args!("{} without MULTI", command.as_str())),
+                Some(_) if command == CommandName::Discard => self.replies.simple("OK"),
                 Some(transaction) if transaction.aborted => {
                     self.replies.error("EXECABORT", "Transaction discarded because of previous errors.");
                 }
@@ -113,19 +103,12 @@ impl<S: Stream> Connection<'_, S> {
         rest: &[&[u8]],
     ) -> AfterReply {
         match name {
-            Some(CommandName::Session(command)) if self.session.may_run(command) => {
-                if command == SessionCommand::Reset {
-                    self.transaction = None;
-                }
-                return self.session.run(command, rest, &self.handler.app.settings.access, &mut self.replies);
-            }
-            _ if !self.session.authenticated => self.write_authentication_required(),
+            Some(command) if !self.session.may_run(command) => self.write_authentication_required(),
+            None if !self.session.authenticated => self.write_authentication_required(),
+            None => self.write_unknown_command(first),
             Some(CommandName::Peek) => match DecisionCommand::peek(rest) {
                 Ok(DecisionCommand { request, format }) => {
-                    let timeout = self.timeout();
-                    let instrumented = self.handler.app.instrumented(Protocol::Resp);
-                    let peeked = pin!(instrumented.peek(&request));
-                    let peeked = with_timeout(timeout, peeked).await;
+                    let peeked = with_timeout(self.timeout(), pin!(self.instrumented().peek(&request))).await;
                     self.write_decision(format, peeked);
                 }
                 Err(error) => self.replies.failure(&error),
@@ -133,18 +116,21 @@ impl<S: Stream> Connection<'_, S> {
             Some(name @ (CommandName::Settle | CommandName::Release | CommandName::Extend)) => {
                 self.change(parse_change(name, rest)).await;
             }
-            _ => self.write_unknown_command(first),
+            Some(command) => {
+                if command == CommandName::Reset {
+                    self.transaction = None;
+                }
+                return self.session.run(command, rest, &self.handler.app.settings.access, &mut self.replies);
+            }
         }
         AfterReply::KeepOpen
     }
 
     /// Changes the admission that a reservation names.
     async fn change(&mut self, change: Result<(&str, ReservationChange), Error>) {
-        let timeout = self.timeout();
-        let instrumented = self.handler.app.instrumented(Protocol::Resp);
         let settled = match change {
             Ok((reservation, change)) => {
-                with_timeout(timeout, pin!(instrumented.change(reservation, change))).await
+                with_timeout(self.timeout(), pin!(self.instrumented().change(reservation, change))).await
             }
             Err(error) => Err(error),
         };
@@ -155,10 +141,7 @@ impl<S: Stream> Connection<'_, S> {
     }
 
     pub(super) async fn decide_one(&mut self, request: Request<'_>, format: ReplyFormat) {
-        let timeout = self.timeout();
-        let instrumented = self.handler.app.instrumented(Protocol::Resp);
-        let decided = pin!(instrumented.acquire(&request));
-        let decided = with_timeout(timeout, decided).await;
+        let decided = with_timeout(self.timeout(), pin!(self.instrumented().acquire(&request))).await;
         self.write_decision(format, decided);
     }
 

@@ -2,7 +2,6 @@
 
 use super::CommandName;
 use super::parser::{self, CommandLimits};
-use super::session::SessionCommand;
 
 /// Returns how many replies the server owes for `bytes`: one per command and one for malformed input. Nothing
 /// is answered after malformed input or after the client has quit.
@@ -16,7 +15,7 @@ pub(crate) fn expected_replies(mut bytes: &[u8]) -> usize {
         }
         if let Some(first) = words.first() {
             expected_replies += 1;
-            if CommandName::parse(first) == Some(CommandName::Session(SessionCommand::Quit)) {
+            if CommandName::parse(first) == Some(CommandName::Quit) {
                 return expected_replies;
             }
         }

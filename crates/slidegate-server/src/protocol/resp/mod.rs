@@ -26,8 +26,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use slidegate::SystemClock;
 
-use self::session::SessionCommand;
-use self::transaction::TransactionCommand;
 use super::connection_slots::ConnectionState;
 use super::listener::{self, Stop, Stream};
 use crate::app::state::AppState;
@@ -72,53 +70,44 @@ impl listener::ConnectionHandler for ConnectionHandler {
     }
 }
 
-/// Command, identified by its name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum CommandName {
-    Acquire,
-    Check,
-    Peek,
-    Settle,
-    Release,
-    Extend,
-    RedisCell,
-    Throttlecrab,
-    Transaction(TransactionCommand),
-    Session(SessionCommand),
+slidegate::words! {
+    /// Command, identified by its name.
+    enum CommandName {
+        Acquire = "SG.ACQUIRE",
+        Check = "SG.CHECK",
+        Peek = "SG.PEEK",
+        Settle = "SG.SETTLE",
+        Release = "SG.RELEASE",
+        Extend = "SG.EXTEND",
+        RedisCell = "CL.THROTTLE",
+        Throttlecrab = "THROTTLE",
+        Multi = "MULTI",
+        Exec = "EXEC",
+        Discard = "DISCARD",
+        Watch = "WATCH",
+        Unwatch = "UNWATCH",
+        Auth = "AUTH",
+        Client = "CLIENT",
+        Command = "COMMAND",
+        Config = "CONFIG",
+        Echo = "ECHO",
+        Hello = "HELLO",
+        Info = "INFO",
+        Ping = "PING",
+        Quit = "QUIT",
+        Reset = "RESET",
+        Select = "SELECT",
+    }
 }
 
 impl CommandName {
     fn parse(name: &[u8]) -> Option<Self> {
-        let mut upper = [0; 11];
-        let upper = upper.get_mut(..name.len())?;
-        upper.copy_from_slice(name);
-        upper.make_ascii_uppercase();
-        Some(match &*upper {
-            b"SG.ACQUIRE" => CommandName::Acquire,
-            b"SG.CHECK" => CommandName::Check,
-            b"SG.PEEK" => CommandName::Peek,
-            b"SG.SETTLE" => CommandName::Settle,
-            b"SG.RELEASE" => CommandName::Release,
-            b"SG.EXTEND" => CommandName::Extend,
-            b"CL.THROTTLE" => CommandName::RedisCell,
-            b"THROTTLE" => CommandName::Throttlecrab,
-            b"MULTI" => CommandName::Transaction(TransactionCommand::Multi),
-            b"EXEC" => CommandName::Transaction(TransactionCommand::Exec),
-            b"DISCARD" => CommandName::Transaction(TransactionCommand::Discard),
-            b"WATCH" => CommandName::Transaction(TransactionCommand::Watch),
-            b"UNWATCH" => CommandName::Transaction(TransactionCommand::Unwatch),
-            b"AUTH" => CommandName::Session(SessionCommand::Auth),
-            b"CLIENT" => CommandName::Session(SessionCommand::Client),
-            b"COMMAND" => CommandName::Session(SessionCommand::Command),
-            b"CONFIG" => CommandName::Session(SessionCommand::Config),
-            b"ECHO" => CommandName::Session(SessionCommand::Echo),
-            b"HELLO" => CommandName::Session(SessionCommand::Hello),
-            b"INFO" => CommandName::Session(SessionCommand::Info),
-            b"PING" => CommandName::Session(SessionCommand::Ping),
-            b"QUIT" => CommandName::Session(SessionCommand::Quit),
-            b"RESET" => CommandName::Session(SessionCommand::Reset),
-            b"SELECT" => CommandName::Session(SessionCommand::Select),
-            _ => return None,
-        })
+        CommandName::ALL.into_iter().find(|known| known.as_str().as_bytes().eq_ignore_ascii_case(name))
+    }
+
+    /// Returns true for the commands that begin or end a transaction, or belong to one in Redis.
+    fn is_about_transactions(self) -> bool {
+        use CommandName::{Discard, Exec, Multi, Unwatch, Watch};
+        matches!(self, Multi | Exec | Discard | Watch | Unwatch)
     }
 }

@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 
+use super::CommandName;
 use super::encoder::{Excerpt, ReplyBuffer};
 use super::parser::CommandLimits;
 use crate::app::auth::Auth;
@@ -11,22 +12,6 @@ const REDIS_VERSION: &str = "7.0.0";
 
 /// Maximum length of a client's name, in bytes.
 const MAX_NAME: usize = 64;
-
-/// Commands of the session, which decide nothing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum SessionCommand {
-    Auth,
-    Client,
-    Command,
-    Config,
-    Echo,
-    Hello,
-    Info,
-    Ping,
-    Quit,
-    Reset,
-    Select,
-}
 
 /// State of one client's connection.
 pub(super) struct Session {
@@ -55,55 +40,52 @@ impl Session {
     }
 
     /// Returns true if the client may run this command; before authentication only a few are allowed.
-    pub(super) fn may_run(&self, command: SessionCommand) -> bool {
-        self.authenticated
-            || matches!(
-                command,
-                SessionCommand::Auth | SessionCommand::Hello | SessionCommand::Quit | SessionCommand::Reset
-            )
+    pub(super) fn may_run(&self, command: CommandName) -> bool {
+        use CommandName::{Auth, Hello, Quit, Reset};
+        self.authenticated || matches!(command, Auth | Hello | Quit | Reset)
     }
 
     /// Runs `command` with these arguments and writes its reply.
     pub(super) fn run(
         &mut self,
-        command: SessionCommand,
+        command: CommandName,
         words: &[&[u8]],
         auth: &Auth,
         replies: &mut ReplyBuffer,
     ) -> AfterReply {
         match (command, words) {
-            (SessionCommand::Ping, []) => replies.simple("PONG"),
-            (SessionCommand::Ping | SessionCommand::Echo, [message]) => replies.bulk(message),
-            (SessionCommand::Auth, [token] | [_, token]) => self.auth(token, auth, replies),
-            (SessionCommand::Hello, words) => self.hello(words, auth, replies),
-            (SessionCommand::Select, [b"0"]) => replies.simple("OK"),
-            (SessionCommand::Select, [_]) => replies.error("ERR", "DB index is out of range: only 0 exists"),
-            (SessionCommand::Info, _) => replies.bulk(info().as_bytes()),
-            (SessionCommand::Client, [subcommand, rest @ ..]) => self.client(subcommand, rest, replies),
-            (SessionCommand::Config, [subcommand, ..]) if subcommand.eq_ignore_ascii_case(b"GET") => {
+            (CommandName::Ping, []) => replies.simple("PONG"),
+            (CommandName::Ping | CommandName::Echo, [message]) => replies.bulk(message),
+            (CommandName::Auth, [token] | [_, token]) => self.auth(token, auth, replies),
+            (CommandName::Hello, words) => self.hello(words, auth, replies),
+            (CommandName::Select, [b"0"]) => replies.simple("OK"),
+            (CommandName::Select, [_]) => replies.error("ERR", "DB index is out of range: only 0 exists"),
+            (CommandName::Info, _) => replies.bulk(info().as_bytes()),
+            (CommandName::Client, [subcommand, rest @ ..]) => self.client(subcommand, rest, replies),
+            (CommandName::Config, [subcommand, ..]) if subcommand.eq_ignore_ascii_case(b"GET") => {
                 replies.map(0)
             }
-            (SessionCommand::Config, [_, ..]) => {
+            (CommandName::Config, [_, ..]) => {
                 replies.error("ERR", "only CONFIG GET is supported: settings are in the configuration file")
             }
-            (SessionCommand::Command, [subcommand, ..]) if subcommand.eq_ignore_ascii_case(b"COUNT") => {
+            (CommandName::Command, [subcommand, ..]) if subcommand.eq_ignore_ascii_case(b"COUNT") => {
                 replies.integer(super::COMMAND_COUNT);
             }
-            (SessionCommand::Command, [subcommand, ..]) if subcommand.eq_ignore_ascii_case(b"DOCS") => {
+            (CommandName::Command, [subcommand, ..]) if subcommand.eq_ignore_ascii_case(b"DOCS") => {
                 replies.map(0)
             }
-            (SessionCommand::Command, _) => replies.array(0),
-            (SessionCommand::Reset, _) => {
+            (CommandName::Command, _) => replies.array(0),
+            (CommandName::Reset, _) => {
                 (self.authenticated, replies.version_3) = (auth.is_open(), false);
                 self.name.clear();
                 replies.simple("RESET");
             }
-            (SessionCommand::Quit, _) => {
+            (CommandName::Quit, _) => {
                 replies.simple("OK");
                 return AfterReply::Close;
             }
             (command, _) => {
-                let name = format!("{command:?}").to_ascii_lowercase();
+                let name = command.as_str().to_ascii_lowercase();
                 replies.error("ERR", format_args!("wrong number of arguments for '{name}' command"));
             }
         }

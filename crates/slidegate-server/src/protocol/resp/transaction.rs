@@ -7,24 +7,14 @@
 use slidegate::{Error, Limiter, Micros, Store};
 
 use super::CommandName;
+use super::batch::decision_parser;
 use super::commands::{DecisionCommand, parse_change};
-use super::session::SessionCommand;
 
 /// Maximum number of commands in one transaction, the same as of requests in an HTTP batch.
 pub(super) const MAX_QUEUED: usize = 1_000;
 
 /// Maximum size of one transaction in bytes, the same as of an HTTP batch.
 pub(super) const MAX_BYTES: usize = 1 << 20;
-
-/// Commands that begin or end a transaction, or belong to one in Redis.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum TransactionCommand {
-    Multi,
-    Exec,
-    Discard,
-    Watch,
-    Unwatch,
-}
 
 /// Open transaction of one client.
 pub(super) struct Transaction {
@@ -85,25 +75,22 @@ impl Transaction {
                 "a transaction may have at most {MAX_BYTES} bytes: use several transactions"
             )));
         }
+        if let Some(parse) = decision_parser(name) {
+            return parse(words).map(drop);
+        }
         match (name, words) {
-            (CommandName::Acquire, words) => DecisionCommand::acquire(words).map(drop),
-            (CommandName::Check, words) => DecisionCommand::check(words).map(drop),
             (CommandName::Peek, words) => DecisionCommand::peek(words).map(drop),
-            (CommandName::RedisCell, words) => DecisionCommand::redis_cell(words).map(drop),
-            (CommandName::Throttlecrab, words) => DecisionCommand::throttlecrab(words).map(drop),
             (CommandName::Settle | CommandName::Release | CommandName::Extend, words) => {
                 let (reservation, _) = parse_change(name, words)?;
                 limiter.verify(reservation).map(drop)
             }
-            (CommandName::Session(SessionCommand::Ping), [] | [_])
-            | (CommandName::Session(SessionCommand::Echo), [_]) => Ok(()),
-            (CommandName::Session(command), _) => {
-                let name = format!("{command:?}").to_ascii_uppercase();
-                Err(Error::invalid(format!("{name} cannot be queued in a transaction with these arguments")))
-            }
-            (CommandName::Transaction(step), _) => {
-                let name = format!("{step:?}").to_ascii_uppercase();
-                Err(Error::invalid(format!("{name} inside MULTI is not allowed")))
+            (CommandName::Ping, [] | [_]) | (CommandName::Echo, [_]) => Ok(()),
+            _ => {
+                let problem = match name.is_about_transactions() {
+                    true => "inside MULTI is not allowed",
+                    false => "cannot be queued in a transaction with these arguments",
+                };
+                Err(Error::invalid(format!("{} {problem}", name.as_str())))
             }
         }
     }

@@ -2,6 +2,7 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use futures_util::FutureExt;
@@ -105,20 +106,15 @@ impl LineBuffer {
         self.line_added.notify_one();
     }
 
-    fn take(&self) -> TakeResult {
+    /// Takes the lines so far. `None` if the recording has ended, pending if there is no line yet.
+    fn take(&self) -> Poll<Option<Vec<u8>>> {
         let mut state = self.state.lock();
         match state.end {
-            _ if !state.text.is_empty() => TakeResult::Lines(std::mem::take(&mut state.text)),
-            Some(_) => TakeResult::End,
-            None => TakeResult::Nothing,
+            _ if !state.text.is_empty() => Poll::Ready(Some(std::mem::take(&mut state.text))),
+            Some(_) => Poll::Ready(None),
+            None => Poll::Pending,
         }
     }
-}
-
-enum TakeResult {
-    Lines(Vec<u8>),
-    Nothing,
-    End,
 }
 
 /// Result of a recording.
@@ -152,10 +148,8 @@ impl LineReceiver {
                 self.deadline = None;
                 self.buffer.end(EndReason::Time);
             }
-            match self.buffer.take() {
-                TakeResult::Lines(lines) => return Some(lines),
-                TakeResult::End => return None,
-                TakeResult::Nothing => {}
+            if let Poll::Ready(lines) = self.buffer.take() {
+                return lines;
             }
             match &mut self.deadline {
                 None => self.buffer.line_added.notified().await,

@@ -43,29 +43,16 @@ pub(crate) struct Recorder {
     closed: AtomicBool,
 }
 
-/// Statistics of all recordings since the server started.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct RecorderStats {
-    /// Active recordings.
-    pub(crate) recordings: usize,
-    /// Recorded lines.
-    pub(crate) lines: u64,
-    /// Lines that were lost because the receiver was too slow.
-    pub(crate) dropped: u64,
-}
-
 impl Recorder {
     #[inline]
     pub(crate) fn is_active(&self) -> bool {
         self.active.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn stats(&self) -> RecorderStats {
-        RecorderStats {
-            recordings: self.buffers.load().len(),
-            lines: self.lines.load(Ordering::Relaxed),
-            dropped: self.dropped.load(Ordering::Relaxed),
-        }
+    /// Returns the number of recordings in progress, and of lines that were written and dropped since the server started.
+    pub(crate) fn stats(&self) -> (usize, u64, u64) {
+        let [lines, dropped] = [&self.lines, &self.dropped].map(|count| count.load(Ordering::Relaxed));
+        (self.buffers.load().len(), lines, dropped)
     }
 
     /// Starts a recording, which ends when its bounds are reached or the receiver is dropped. None if there are too

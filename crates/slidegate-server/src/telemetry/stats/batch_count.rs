@@ -1,8 +1,9 @@
 //! Counting of batches of decisions: consecutive equal decisions are added to the counters at once.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
-use slidegate::{Decision, Error, Limit, Micros, Mode, Source, store::Outcome};
+use slidegate::{Decision, Error, Micros, Mode, Source, store::Outcome};
 
 use super::counters::{CoreCounters, Failure, RuleVerdict};
 use super::rule_stats::{RuleRow, RuleTable, rule_verdict};
@@ -22,27 +23,16 @@ struct VerdictRun<'t> {
     limit: u64,
 }
 
-impl<'t> VerdictRun<'t> {
-    fn new(row: &'t RuleRow, verdict: RuleVerdict, source: Source, charged: bool, limit: &Limit<'_>) -> Self {
-        VerdictRun { row, verdict, source, charged, times: 1, used: limit.used(), limit: limit.limit() }
-    }
-
-    /// Adds a verdict to the run and returns true, if it equals the verdicts of the run.
+impl VerdictRun<'_> {
+    /// Adds a run to this one and returns true, if it has equal verdicts.
     #[inline]
-    fn try_add(
-        &mut self,
-        row: &RuleRow,
-        verdict: RuleVerdict,
-        source: Source,
-        charged: bool,
-        limit: &Limit<'_>,
-    ) -> bool {
-        let alike = std::ptr::eq(self.row, row)
-            && (self.verdict, self.source, self.charged) == (verdict, source, charged);
+    fn try_add(&mut self, other: &VerdictRun<'_>) -> bool {
+        let alike = std::ptr::eq(self.row, other.row)
+            && (self.verdict, self.source, self.charged) == (other.verdict, other.source, other.charged);
         if alike {
-            self.times += 1;
-            if limit.used() > self.used {
-                (self.used, self.limit) = (limit.used(), limit.limit());
+            self.times += other.times;
+            if other.used > self.used {
+                (self.used, self.limit) = (other.used, other.limit);
             }
         }
         alike
@@ -55,17 +45,12 @@ impl<'t> VerdictRun<'t> {
         let counters = &self.row.counters[shard];
         counters.count(verdict, self.times, took, usage, self.limit);
         if self.verdict == RuleVerdict::Allowed && !self.charged {
-            counters.count_not_charged(self.times);
+            counters.not_charged.fetch_add(self.times, Ordering::Relaxed);
         }
     }
 }
 
 impl DecisionStats {
-    #[inline]
-    pub(super) fn count_since(&self, protocol: Protocol, since: Micros, answer: &Result<Decision, Error>) {
-        self.count(protocol, self.now().since(since), std::iter::once(answer));
-    }
-
     /// Counts the results of a batch that took `took` in all.
     pub(super) fn count<'a>(
         &self,
@@ -91,10 +76,8 @@ impl DecisionStats {
                 Err(error) if protocol == Protocol::Grpc && error.is_too_costly() => continue,
                 Err(error) => {
                     let unavailable = error.is_unavailable();
-                    counters.count_failure(
-                        protocol,
-                        if unavailable { Failure::Unavailable } else { Failure::Invalid },
-                    );
+                    let failure = if unavailable { Failure::Unavailable } else { Failure::Invalid };
+                    counters.failures[protocol as usize][failure as usize].fetch_add(1, Ordering::Relaxed);
                     continue;
                 }
             };
@@ -104,15 +87,17 @@ impl DecisionStats {
                 let Some(row) = table.row(current, &limit) else { continue };
                 let verdict = rule_verdict(&limit);
                 let charged = allowed || limit.outcome() == Outcome::Charged;
-                if !rule.as_mut().is_some_and(|run| run.try_add(row, verdict, source, charged, &limit))
-                    && let Some(run) = rule.replace(VerdictRun::new(row, verdict, source, charged, &limit))
+                let (used, max) = (limit.used(), limit.limit());
+                let run = VerdictRun { row, verdict, source, charged, times: 1, used, limit: max };
+                if !rule.as_mut().is_some_and(|last| last.try_add(&run))
+                    && let Some(run) = rule.replace(run)
                 {
                     run.count(shard, took);
                 }
                 if limit.mode() == Mode::Shadow
                     && let Some(change) = decision.shadow_change(&limit)
                 {
-                    row.counters[shard].change(change);
+                    row.counters[shard].changes[change as usize].fetch_add(1, Ordering::Relaxed);
                 }
                 if let Some(weight) = weight {
                     row.top.lock().add(limit.key(), verdict != RuleVerdict::Allowed, weight);
@@ -120,7 +105,7 @@ impl DecisionStats {
                 }
             }
             if decision.unmatched().is_some() {
-                counters.add_unmatched(protocol);
+                counters.unmatched[protocol as usize].fetch_add(1, Ordering::Relaxed);
             }
             match &mut requests {
                 Some((a, s, times)) if (*a, *s) == (allowed, source) => *times += 1,

@@ -101,11 +101,11 @@ slidegate::words! {
 #[derive(Default)]
 pub(super) struct CoreCounters {
     /// Durations by protocol, verdict (denied, allowed), and source.
-    decisions: [[[DurationCounters; SOURCES]; 2]; PROTOCOLS],
-    failures: [[AtomicU64; Failure::ALL.len()]; PROTOCOLS],
+    pub(super) decisions: [[[DurationCounters; SOURCES]; 2]; PROTOCOLS],
+    pub(super) failures: [[AtomicU64; Failure::ALL.len()]; PROTOCOLS],
     pub(super) follow_ups: [[FollowUpCounters; FollowUp::ALL.len()]; PROTOCOLS],
     /// Requests that no rule matches.
-    unmatched: [AtomicU64; PROTOCOLS],
+    pub(super) unmatched: [AtomicU64; PROTOCOLS],
     /// Number of decisions, for sampling their keys.
     decision_count: AtomicU64,
     /// Sampling interval minus one. The interval is a power of two.
@@ -125,18 +125,6 @@ impl CoreCounters {
         self.decisions[protocol as usize][usize::from(allowed)][source as usize].add(times, took);
     }
 
-    pub(super) fn count_failure(&self, protocol: Protocol, failure: Failure) {
-        self.failures[protocol as usize][failure as usize].fetch_add(1, Ordering::Relaxed);
-    }
-
-    pub(super) fn add_unmatched(&self, protocol: Protocol) {
-        self.unmatched[protocol as usize].fetch_add(1, Ordering::Relaxed);
-    }
-
-    pub(super) fn unmatched(&self, protocol: Protocol) -> u64 {
-        self.unmatched[protocol as usize].load(Ordering::Relaxed)
-    }
-
     /// Returns a sampler for the keys of the next `decisions` decisions.
     #[inline]
     pub(super) fn sample(&self, decisions: u64) -> KeySampler {
@@ -150,14 +138,6 @@ impl CoreCounters {
         let count = self.decision_count.load(Ordering::Relaxed);
         let decisions = count.wrapping_sub(std::mem::replace(before, count));
         self.mask.store((decisions / most).max(1).next_power_of_two() - 1, Ordering::Relaxed);
-    }
-
-    pub(super) fn add_to(&self, protocol: Protocol, allowed: bool, source: Source, all: &mut Durations) {
-        self.decisions[protocol as usize][usize::from(allowed)][source as usize].add_to(all);
-    }
-
-    pub(super) fn failures(&self, protocol: Protocol, failure: Failure) -> u64 {
-        self.failures[protocol as usize][failure as usize].load(Ordering::Relaxed)
     }
 }
 
@@ -192,17 +172,17 @@ slidegate::words! {
 /// Counters of one core for one rule.
 #[derive(Default)]
 pub(super) struct RuleCounters {
-    verdicts: [[AtomicU64; SOURCES]; RuleVerdict::ALL.len()],
-    changes: [AtomicU64; ShadowChange::ALL.len()],
+    pub(super) verdicts: [[AtomicU64; SOURCES]; RuleVerdict::ALL.len()],
+    pub(super) changes: [AtomicU64; ShadowChange::ALL.len()],
     /// Requests that the rule had room for, but that were not charged, because another rule denied them.
-    not_charged: AtomicU64,
+    pub(super) not_charged: AtomicU64,
     /// Total duration of its decisions, in microseconds.
-    took: AtomicU64,
+    pub(super) took: AtomicU64,
     /// Highest share of its limit that a key had in use since the last reset, in thousandths, plus one; 0 if the rule
     /// decided nothing.
-    peak: AtomicU64,
+    pub(super) peak: AtomicU64,
     /// Highest limit since the last reset; 0 if the rule decided nothing.
-    limit: AtomicU64,
+    pub(super) limit: AtomicU64,
 }
 
 impl RuleCounters {
@@ -226,39 +206,6 @@ impl RuleCounters {
         if limit > self.limit.load(Ordering::Relaxed) {
             self.limit.fetch_max(limit, Ordering::Relaxed);
         }
-    }
-
-    /// Counts requests that the rule had room for, but that were not charged.
-    pub(super) fn count_not_charged(&self, times: u64) {
-        self.not_charged.fetch_add(times, Ordering::Relaxed);
-    }
-
-    pub(super) fn not_charged(&self) -> u64 {
-        self.not_charged.load(Ordering::Relaxed)
-    }
-
-    pub(super) fn verdicts(&self, verdict: RuleVerdict, source: Source) -> u64 {
-        self.verdicts[verdict as usize][source as usize].load(Ordering::Relaxed)
-    }
-
-    pub(super) fn change(&self, change: ShadowChange) {
-        self.changes[change as usize].fetch_add(1, Ordering::Relaxed);
-    }
-
-    pub(super) fn changes(&self, change: ShadowChange) -> u64 {
-        self.changes[change as usize].load(Ordering::Relaxed)
-    }
-
-    pub(super) fn took(&self) -> u64 {
-        self.took.load(Ordering::Relaxed)
-    }
-
-    pub(super) fn take_peak(&self) -> u64 {
-        self.peak.swap(0, Ordering::Relaxed)
-    }
-
-    pub(super) fn take_limit(&self) -> u64 {
-        self.limit.swap(0, Ordering::Relaxed)
     }
 }
 

@@ -132,13 +132,8 @@ pub(super) struct FollowUpCounters {
     durations: DurationCounters,
 }
 
-/// Follow-ups of one kind, summed over all cores.
-#[derive(Default)]
-pub(crate) struct FollowUpTotals {
-    /// In the order of [`FollowUpOutcome::ALL`].
-    pub(crate) outcomes: [u64; FollowUpOutcome::ALL.len()],
-    pub(crate) durations: Durations,
-}
+/// Numbers of follow-ups by outcome, in the order of [`FollowUpOutcome::ALL`], and their durations.
+type FollowUpTotals = ([u64; FollowUpOutcome::ALL.len()], Durations);
 
 impl DecisionStats {
     fn count_follow_up(&self, protocol: Protocol, kind: FollowUp, outcome: FollowUpOutcome, took: Micros) {
@@ -150,15 +145,16 @@ impl DecisionStats {
         }
     }
 
+    /// Returns the follow-ups of one kind, summed over all cores.
     pub(crate) fn follow_ups(&self, protocol: Protocol, kind: FollowUp) -> FollowUpTotals {
-        let mut all = FollowUpTotals::default();
+        let (mut outcomes, mut durations) = FollowUpTotals::default();
         for shard in &self.shards {
             let counters = &shard.follow_ups[protocol as usize][kind as usize];
-            counters.durations.add_to(&mut all.durations);
-            for (all, outcome) in all.outcomes.iter_mut().zip(&counters.outcomes) {
+            counters.durations.add_to(&mut durations);
+            for (all, outcome) in outcomes.iter_mut().zip(&counters.outcomes) {
                 *all += outcome.load(Ordering::Relaxed);
             }
         }
-        all
+        (outcomes, durations)
     }
 }

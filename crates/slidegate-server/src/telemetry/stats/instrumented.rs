@@ -33,7 +33,8 @@ impl Instrumented<'_> {
 
     pub(crate) async fn acquire(&self, request: &Request<'_>) -> Result<Decision, Error> {
         if self.is_traced() {
-            return self.traced_acquire(request).await;
+            // The future is boxed, so that the future of a plain decision stays small.
+            return Box::pin(self.traced_acquire(request)).await;
         }
         if !self.stats.enabled {
             let answer = self.limiter.acquire(request).await;
@@ -42,7 +43,7 @@ impl Instrumented<'_> {
         }
         let since = self.stats.now();
         let answer = self.limiter.acquire(request).await;
-        self.stats.count_since(self.protocol, since, &answer);
+        self.stats.count(self.protocol, self.stats.now().since(since), std::iter::once(&answer));
         self.note_unmatched(request, &answer);
         answer
     }
@@ -57,79 +58,70 @@ impl Instrumented<'_> {
 
     /// Peeks are traced but not counted, because nothing is decided.
     pub(crate) async fn peek(&self, request: &Request<'_>) -> Result<Decision, Error> {
-        if trace::enabled() {
-            return self.traced_peek(request).await;
-        }
-        self.limiter.peek(request).await
+        let Some(span) = self.span("peek") else { return self.limiter.peek(request).await };
+        let since = self.stats.now();
+        let answer = self.limiter.peek(request).await;
+        span.end(self.stats.now().since(since), &answer);
+        answer
     }
 
+    /// Each request has its own span: the requests of a batch are independent.
     pub(crate) async fn acquire_many(
         &self,
         requests: &[Request<'_>],
     ) -> Result<Vec<Result<Decision, Error>>, Error> {
-        if self.is_traced() {
-            return self.traced_acquire_many(requests).await;
-        }
+        let spans: Vec<_> = requests.iter().filter_map(|_| self.span("acquire")).collect();
         let since = self.stats.now();
         let answers = self.limiter.acquire_many(requests).await;
-        self.count_many(self.stats.now().since(since), requests, &answers);
+        let took = self.stats.now().since(since);
+        match &answers {
+            Ok(answers) => {
+                self.count_all(took, requests, answers);
+                self.record(requests, answers);
+                spans.into_iter().zip(answers).for_each(|(span, answer)| span.end(took, answer));
+            }
+            Err(error) => {
+                // The protocol retries these requests in parts: see `resp::connection`.
+                if self.protocol != Protocol::Resp || !error.is_too_many_checks() {
+                    self.count_failures(took, requests.len(), error);
+                }
+                spans.into_iter().for_each(|span| span.end_together(took, Err(error)));
+            }
+        }
         answers
     }
 
-    pub(super) fn count_many(
-        &self,
-        took: Micros,
-        requests: &[Request<'_>],
-        answers: &Result<Vec<Result<Decision, Error>>, Error>,
-    ) {
-        match answers {
-            Ok(answers) => {
-                self.stats.count(self.protocol, took, answers.iter());
-                requests
-                    .iter()
-                    .zip(answers)
-                    .for_each(|(request, answer)| self.note_unmatched(request, answer));
-            }
-            // The protocol retries these requests in parts: see `resp::connection`.
-            Err(error) if self.protocol == Protocol::Resp && error.is_too_many_checks() => {}
-            Err(error) => self.count_failures(took, requests.len(), error),
-        }
+    fn count_all(&self, took: Micros, requests: &[Request<'_>], answers: &[Result<Decision, Error>]) {
+        self.stats.count(self.protocol, took, answers.iter());
+        requests.iter().zip(answers).for_each(|(request, answer)| self.note_unmatched(request, answer));
     }
 
     fn count_failures(&self, took: Micros, times: usize, error: &Error) {
         self.stats.count(self.protocol, took, vec![Err(error.clone()); times].iter());
     }
 
-    /// Each request counts as one decision.
+    /// Each request counts as one decision. All requests share one span: they are allowed or denied together.
     pub(crate) async fn acquire_together(&self, requests: &[Request<'_>]) -> Result<Vec<Decision>, Error> {
-        if self.is_traced() {
-            return self.traced_acquire_together(requests).await;
-        }
-        let since = self.stats.now();
-        let answers = self.limiter.acquire_together(requests).await;
-        self.count_together(self.stats.now().since(since), requests, answers)
-    }
-
-    pub(super) fn count_together(
-        &self,
-        took: Micros,
-        requests: &[Request<'_>],
-        answers: Result<Vec<Decision>, Error>,
-    ) -> Result<Vec<Decision>, Error> {
-        match answers {
+        let (span, since) = (self.span("acquire"), self.stats.now());
+        let decisions = self.limiter.acquire_together(requests).await;
+        let took = self.stats.now().since(since);
+        let decisions = match decisions {
             Ok(decisions) => {
+                if self.is_traced() {
+                    self.stats.recorder.write_together(self.stats.now(), requests, &decisions);
+                }
                 let answers: Vec<Result<Decision, Error>> = decisions.into_iter().map(Ok).collect();
-                self.stats.count(self.protocol, took, answers.iter());
-                requests
-                    .iter()
-                    .zip(&answers)
-                    .for_each(|(request, answer)| self.note_unmatched(request, answer));
+                self.count_all(took, requests, &answers);
                 answers.into_iter().collect()
             }
             Err(error) => {
                 self.count_failures(took, 1, &error);
                 Err(error)
             }
+        };
+        if let Some(span) = span {
+            span.end_together(took, decisions.as_deref());
         }
+        decisions
     }
 }

@@ -28,13 +28,13 @@ use slidegate::{Clock, Key, Limiter, Micros, Rules, Source, SystemClock};
 
 use self::counters::CoreCounters;
 pub(crate) use self::counters::{BOUNDS, Durations, Failure, RuleVerdict};
-pub(crate) use self::follow_up::{FollowUp, FollowUpOutcome, FollowUpTotals, ReservationChange};
+pub(crate) use self::follow_up::{FollowUp, FollowUpOutcome, ReservationChange};
 pub(crate) use self::heavy_hitters::Period;
 pub(crate) use self::instrumented::Instrumented;
 pub(crate) use self::per_second::PerSecond;
 pub(crate) use self::recent_keys::RecentKeys;
 use self::rule_stats::RuleTable;
-pub(crate) use self::rule_stats::{RuleHistory, RuleRow, RuleSummary, STEP_SECONDS};
+pub(crate) use self::rule_stats::{RuleRow, RuleSummary, STEP_SECONDS};
 pub(crate) use self::shadow_diff::Shadow;
 use self::unmatched::UnmatchedLog;
 use super::capture::Recorder;
@@ -82,12 +82,6 @@ impl Drop for ConnectionGuard<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
-}
-
-/// One of the most frequent keys.
-pub(crate) struct TopKey {
-    pub(crate) key: Key,
-    pub(crate) count: u64,
 }
 
 /// Numbers of allowed and denied requests.
@@ -159,17 +153,22 @@ impl DecisionStats {
     /// Returns the number and the durations of the requests of `protocol` with this result and source.
     pub(crate) fn durations(&self, protocol: Protocol, allowed: bool, source: Source) -> Durations {
         let mut all = Durations::default();
-        self.shards.iter().for_each(|counters| counters.add_to(protocol, allowed, source, &mut all));
+        for counters in &self.shards {
+            counters.decisions[protocol as usize][usize::from(allowed)][source as usize].add_to(&mut all);
+        }
         all
     }
 
     pub(crate) fn failures(&self, protocol: Protocol, failure: Failure) -> u64 {
-        self.shards.iter().map(|counters| counters.failures(protocol, failure)).sum()
+        let failures =
+            self.shards.iter().map(|counters| &counters.failures[protocol as usize][failure as usize]);
+        failures.map(|count| count.load(Ordering::Relaxed)).sum()
     }
 
     /// Returns the number of requests of `protocol` that no rule matched.
     pub(crate) fn unmatched(&self, protocol: Protocol) -> u64 {
-        self.shards.iter().map(|counters| counters.unmatched(protocol)).sum()
+        let unmatched = self.shards.iter().map(|counters| &counters.unmatched[protocol as usize]);
+        unmatched.map(|count| count.load(Ordering::Relaxed)).sum()
     }
 
     /// Returns the numbers and durations of all requests.
@@ -188,7 +187,7 @@ impl DecisionStats {
     }
 
     /// Returns the most requested keys and the most denied keys of one rule or of all, at most `most` of each.
-    pub(crate) fn top_keys(&self, period: Period, rule: Option<&str>, most: usize) -> [Vec<TopKey>; 2] {
+    pub(crate) fn top_keys(&self, period: Period, rule: Option<&str>, most: usize) -> [Vec<(Key, u64)>; 2] {
         let table = self.table.load();
         let (mut requested, mut denied) = (HashMap::new(), HashMap::new());
         let tops = match rule {
@@ -199,12 +198,9 @@ impl DecisionStats {
             top.lock().read(period, &mut requested, &mut denied);
         }
         [requested, denied].map(|counts| {
-            let keys = counts.into_iter().map(|(key, count)| TopKey { key, count });
-            let mut keys: Vec<TopKey> =
-                keys.filter(|top| rule.is_none_or(|rule| top.key.rule() == rule)).collect();
-            keys.sort_unstable_by(|a, b| {
-                b.count.cmp(&a.count).then_with(|| a.key.as_str().cmp(b.key.as_str()))
-            });
+            let keys = counts.into_iter().filter(|(key, _)| rule.is_none_or(|rule| key.rule() == rule));
+            let mut keys: Vec<(Key, u64)> = keys.collect();
+            keys.sort_unstable_by(|(a, n), (b, m)| m.cmp(n).then_with(|| a.as_str().cmp(b.as_str())));
             keys.truncate(most);
             keys
         })

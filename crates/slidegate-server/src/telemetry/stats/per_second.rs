@@ -11,6 +11,7 @@ use super::{DecisionStats, Requests, SAMPLED_KEYS};
 pub(crate) const HISTORY_SECONDS: usize = 3_600;
 
 /// Counts of the last seconds, and the totals from which the next second is computed.
+#[derive(Default)]
 pub(crate) struct PerSecond {
     seconds: VecDeque<Requests>,
     requests: Requests,
@@ -30,14 +31,7 @@ pub(crate) struct History {
 
 impl PerSecond {
     pub(super) fn new(shards: usize) -> Self {
-        PerSecond {
-            seconds: VecDeque::new(),
-            requests: Requests::default(),
-            durations: Durations::default(),
-            last_durations: Durations::default(),
-            decisions: vec![0; shards],
-            ticks: 0,
-        }
+        PerSecond { decisions: vec![0; shards], ..PerSecond::default() }
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use crossbeam_utils::CachePadded;
 use parking_lot::Mutex;
@@ -61,14 +62,6 @@ struct RecentVerdicts {
     step_start: Totals,
     /// Seconds of the current step that are over.
     step_seconds: u64,
-}
-
-/// History of a rule in steps of [`STEP_SECONDS`].
-pub(crate) struct RuleHistory {
-    /// Verdicts of each step, the oldest first.
-    pub(crate) steps: Vec<Totals>,
-    /// Seconds since the end of the last step.
-    pub(crate) seconds_since: u64,
 }
 
 /// Number of verdicts of a rule, and their total duration.
@@ -143,12 +136,16 @@ impl RuleRow {
         RuleRow { name: name.to_owned(), counters, top, recent: Mutex::new(recent) }
     }
 
+    fn sum(&self, counter: impl Fn(&RuleCounters) -> &AtomicU64) -> u64 {
+        self.counters.iter().map(|counters| counter(counters).load(Ordering::Relaxed)).sum()
+    }
+
     pub(crate) fn verdicts(&self, verdict: RuleVerdict, source: Source) -> u64 {
-        self.counters.iter().map(|counters| counters.verdicts(verdict, source)).sum()
+        self.sum(|counters| &counters.verdicts[verdict as usize][source as usize])
     }
 
     pub(crate) fn changes(&self, change: ShadowChange) -> u64 {
-        self.counters.iter().map(|counters| counters.changes(change)).sum()
+        self.sum(|counters| &counters.changes[change as usize])
     }
 
     pub(crate) fn totals(&self) -> Totals {
@@ -157,16 +154,17 @@ impl RuleRow {
             allowed: total(RuleVerdict::Allowed),
             denied: total(RuleVerdict::Denied),
             would_deny: total(RuleVerdict::WouldDeny),
-            not_charged: self.counters.iter().map(|counters| counters.not_charged()).sum(),
-            took: self.counters.iter().map(|counters| counters.took()).sum(),
+            not_charged: self.sum(|counters| &counters.not_charged),
+            took: self.sum(|counters| &counters.took),
         }
     }
 
     /// Ends a second. Must be called once per second.
     pub(super) fn tick(&self) {
         let totals = self.totals();
-        let peak = self.counters.iter().map(|counters| counters.take_peak()).max().unwrap_or_default();
-        let limit = self.counters.iter().map(|counters| counters.take_limit()).max().unwrap_or_default();
+        let peaks = self.counters.iter().map(|counters| counters.peak.swap(0, Ordering::Relaxed));
+        let limits = self.counters.iter().map(|counters| counters.limit.swap(0, Ordering::Relaxed));
+        let (peak, limit) = (peaks.max().unwrap_or_default(), limits.max().unwrap_or_default());
         let mut recent = self.recent.lock();
         if limit > 0 {
             recent.limit = limit;
@@ -194,13 +192,11 @@ impl RuleRow {
         }
     }
 
-    /// Returns the history of the last hour. It is empty if the rule has none.
-    pub(crate) fn history(&self) -> RuleHistory {
+    /// Returns the verdicts of each step of [`STEP_SECONDS`] in the last hour, the oldest first, and the seconds since the end
+    /// of the last step. There are no steps if the rule has no history.
+    pub(crate) fn history(&self) -> (Vec<Totals>, u64) {
         let recent = self.recent.lock();
-        RuleHistory {
-            steps: recent.steps.iter().flatten().copied().collect(),
-            seconds_since: recent.step_seconds,
-        }
+        (recent.steps.iter().flatten().copied().collect(), recent.step_seconds)
     }
 
     /// Returns the verdicts of each second of the last minute, the oldest first.
@@ -220,7 +216,8 @@ impl RuleRow {
 
     pub(crate) fn summary(&self) -> RuleSummary {
         let recent = self.recent.lock();
-        let minute = recent.seconds.iter().fold(Totals::default(), |all, second| all.plus(second));
+        let seconds = recent.seconds.iter();
+        let minute = seconds.fold(Totals::default(), |all, second| all.combine(second, u64::saturating_add));
         let peak = recent.peaks.iter().max().copied().filter(|peak| *peak > 0);
         RuleSummary {
             second: recent.seconds.back().copied().unwrap_or_default(),
@@ -255,22 +252,16 @@ impl Totals {
     }
 
     fn since(&self, before: &Totals) -> Totals {
-        Totals {
-            allowed: self.allowed.saturating_sub(before.allowed),
-            denied: self.denied.saturating_sub(before.denied),
-            would_deny: self.would_deny.saturating_sub(before.would_deny),
-            not_charged: self.not_charged.saturating_sub(before.not_charged),
-            took: self.took.saturating_sub(before.took),
-        }
+        self.combine(before, u64::saturating_sub)
     }
 
-    fn plus(&self, other: &Totals) -> Totals {
+    fn combine(&self, other: &Totals, combine: fn(u64, u64) -> u64) -> Totals {
         Totals {
-            allowed: self.allowed + other.allowed,
-            denied: self.denied + other.denied,
-            would_deny: self.would_deny + other.would_deny,
-            not_charged: self.not_charged + other.not_charged,
-            took: self.took + other.took,
+            allowed: combine(self.allowed, other.allowed),
+            denied: combine(self.denied, other.denied),
+            would_deny: combine(self.would_deny, other.would_deny),
+            not_charged: combine(self.not_charged, other.not_charged),
+            took: combine(self.took, other.took),
         }
     }
 }
@@ -300,11 +291,11 @@ mod tests {
             let verdict = if second % 2 == 0 { RuleVerdict::Allowed } else { RuleVerdict::Denied };
             row.counters[0].count((verdict, Source::Store), 2, Micros::new(5), 1, 1);
             if verdict == RuleVerdict::Allowed {
-                row.counters[0].count_not_charged(1);
+                row.counters[0].not_charged.fetch_add(1, Ordering::Relaxed);
             }
             row.tick();
         }
-        let RuleHistory { steps, seconds_since } = row.history();
+        let (steps, seconds_since) = row.history();
         assert_eq!((steps.len(), seconds_since), (HISTORY_STEPS, 3));
         for step in steps {
             assert_eq!((step.allowed, step.charged(), step.denied), (10, 5, 10));

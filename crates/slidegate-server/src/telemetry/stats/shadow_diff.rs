@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use schemars::JsonSchema;
+use serde::Serialize;
 use slidegate::{Mode, Rules, ShadowChange};
 
 use super::DecisionStats;
@@ -10,63 +12,50 @@ use super::rule_stats::RuleRow;
 /// Upper bound on reported shadow rules.
 const MAX_SHADOWS: usize = 1_000;
 
-/// Counts of a shadow rule.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct ShadowCounts {
-    /// Decisions in which the rule took part.
-    pub(crate) decisions: u64,
-    pub(crate) would_deny: u64,
-    pub(crate) newly_denied: u64,
-    pub(crate) newly_allowed: u64,
-}
+/// Counts of a shadow rule, as in [`Shadow`].
+pub(super) type ShadowCounts = [u64; 4];
 
-/// Shadow rule, and its counts since the rules in force were loaded.
+/// Statistics of a shadow rule.
+#[derive(Serialize, JsonSchema)]
 pub(crate) struct Shadow {
-    pub(crate) rule: String,
-    pub(crate) shadow_of: Option<String>,
-    pub(crate) counts: ShadowCounts,
+    rule: String,
+    /// Rule that it would replace.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    shadow_of: Option<String>,
+    /// Decisions that it evaluated.
+    decisions: u64,
+    would_deny: u64,
+    /// Requests that were allowed and that it would have denied.
+    newly_denied: u64,
+    /// Requests that only the rule it would replace denied, and that it would have allowed.
+    newly_allowed: u64,
 }
 
-impl ShadowCounts {
-    fn of(row: &RuleRow) -> Self {
-        let totals = row.totals();
-        ShadowCounts {
-            decisions: totals.decisions(),
-            would_deny: totals.would_deny,
-            newly_denied: row.changes(ShadowChange::NewlyDenied),
-            newly_allowed: row.changes(ShadowChange::NewlyAllowed),
-        }
-    }
-
-    fn since(&self, before: &ShadowCounts) -> Self {
-        ShadowCounts {
-            decisions: self.decisions.saturating_sub(before.decisions),
-            would_deny: self.would_deny.saturating_sub(before.would_deny),
-            newly_denied: self.newly_denied.saturating_sub(before.newly_denied),
-            newly_allowed: self.newly_allowed.saturating_sub(before.newly_allowed),
-        }
-    }
+fn counts(row: &RuleRow) -> ShadowCounts {
+    let totals = row.totals();
+    let [newly_denied, newly_allowed] =
+        [ShadowChange::NewlyDenied, ShadowChange::NewlyAllowed].map(|change| row.changes(change));
+    [totals.decisions(), totals.would_deny, newly_denied, newly_allowed]
 }
 
 /// Returns the current counts of the shadow rules, at most [`MAX_SHADOWS`], each with the index of the rule.
 pub(super) fn baselines(rules: &Rules, rows: &[Arc<RuleRow>]) -> Vec<(usize, ShadowCounts)> {
     let rules = rules.iter().enumerate().filter(|(_, rule)| rule.in_mode() == Mode::Shadow);
     let rules = rules.take(MAX_SHADOWS);
-    rules.filter_map(|(index, _)| Some((index, ShadowCounts::of(rows.get(index)?)))).collect()
+    rules.filter_map(|(index, _)| Some((index, counts(rows.get(index)?)))).collect()
 }
 
 impl DecisionStats {
-    /// Returns the shadow rules in order.
+    /// Returns the shadow rules in order, with their counts since the rules in force were loaded.
     pub(crate) fn shadows(&self) -> Vec<Shadow> {
         let table = self.table.load();
         let rules: Vec<_> = table.rules.iter().collect();
         let shadow = |(index, before): &(usize, ShadowCounts)| {
-            let (rule, row) = (rules.get(*index)?, table.rows.get(*index)?);
-            Some(Shadow {
-                rule: rule.name().to_owned(),
-                shadow_of: rule.shadowed().map(str::to_owned),
-                counts: ShadowCounts::of(row).since(before),
-            })
+            let (rule, now) = (rules.get(*index)?, counts(table.rows.get(*index)?));
+            let [decisions, would_deny, newly_denied, newly_allowed] =
+                std::array::from_fn(|n| now[n].saturating_sub(before[n]));
+            let (rule, shadow_of) = (rule.name().to_owned(), rule.shadowed().map(str::to_owned));
+            Some(Shadow { rule, shadow_of, decisions, would_deny, newly_denied, newly_allowed })
         };
         table.baselines.iter().filter_map(shadow).collect()
     }

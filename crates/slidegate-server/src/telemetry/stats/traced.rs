@@ -1,9 +1,5 @@
-//! Traced and recorded variants of the decisions in [`Instrumented`].
-//!
-//! The futures are boxed, so that the plain variants stay small.
+//! Tracing and recording of the decisions in [`Instrumented`].
 
-use std::future::Future;
-use std::pin::Pin;
 use std::slice;
 
 use slidegate::{Decision, Error, Request};
@@ -12,15 +8,13 @@ use super::Instrumented;
 use crate::common::protocol::Protocol;
 use crate::telemetry::trace::{self, DecisionSpan};
 
-type TracedDecision<'a, T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Send + 'a>>;
-
 impl Instrumented<'_> {
     pub(super) fn span(&self, kind: &'static str) -> Option<DecisionSpan> {
         trace::enabled().then(|| DecisionSpan::start(self.protocol, kind, self.caller, self.log_keys))
     }
 
     /// Records the requests and their results, if a recording is active.
-    fn record(&self, requests: &[Request<'_>], answers: &[Result<Decision, Error>]) {
+    pub(super) fn record(&self, requests: &[Request<'_>], answers: &[Result<Decision, Error>]) {
         // The protocol retries such a request once: see `grpc::rate_limit`.
         let again = |answer: &Result<_, Error>| answer.as_ref().is_err_and(Error::is_too_costly);
         if self.stats.recorder.is_active() && !(self.protocol == Protocol::Grpc && answers.iter().any(again))
@@ -29,72 +23,18 @@ impl Instrumented<'_> {
         }
     }
 
-    pub(super) fn traced_acquire<'a>(&'a self, request: &'a Request<'_>) -> TracedDecision<'a, Decision> {
-        Box::pin(async move {
-            let (span, since) = (self.span("acquire"), self.stats.now());
-            let answer = self.limiter.acquire(request).await;
-            let took = self.stats.now().since(since);
-            self.record(slice::from_ref(request), slice::from_ref(&answer));
-            self.stats.count(self.protocol, took, std::iter::once(&answer));
-            self.note_unmatched(request, &answer);
-            if let Some(span) = span {
-                span.end(took, &answer);
-            }
-            answer
-        })
-    }
-
-    pub(super) fn traced_peek<'a>(&'a self, request: &'a Request<'_>) -> TracedDecision<'a, Decision> {
-        Box::pin(async move {
-            let (span, since) = (self.span("peek"), self.stats.now());
-            let answer = self.limiter.peek(request).await;
-            if let Some(span) = span {
-                span.end(self.stats.now().since(since), &answer);
-            }
-            answer
-        })
-    }
-
-    /// Each request has its own span: the requests of a batch are independent.
-    pub(super) fn traced_acquire_many<'a, 'r: 'a>(
-        &'a self,
-        requests: &'a [Request<'r>],
-    ) -> TracedDecision<'a, Vec<Result<Decision, Error>>> {
-        Box::pin(async move {
-            let spans: Vec<_> = requests.iter().filter_map(|_| self.span("acquire")).collect();
-            let since = self.stats.now();
-            let answers = self.limiter.acquire_many(requests).await;
-            let took = self.stats.now().since(since);
-            self.count_many(took, requests, &answers);
-            match &answers {
-                Ok(answers) => {
-                    self.record(requests, answers);
-                    spans.into_iter().zip(answers).for_each(|(span, answer)| span.end(took, answer))
-                }
-                Err(error) => spans.into_iter().for_each(|span| span.end_together(took, Err(error))),
-            }
-            answers
-        })
-    }
-
-    /// All requests share one span: they are allowed or denied together.
-    pub(super) fn traced_acquire_together<'a, 'r: 'a>(
-        &'a self,
-        requests: &'a [Request<'r>],
-    ) -> TracedDecision<'a, Vec<Decision>> {
-        Box::pin(async move {
-            let (span, since) = (self.span("acquire"), self.stats.now());
-            let answers = self.limiter.acquire_together(requests).await;
-            let took = self.stats.now().since(since);
-            if let Ok(decisions) = &answers {
-                self.stats.recorder.write_together(self.stats.now(), requests, decisions);
-            }
-            let answers = self.count_together(took, requests, answers);
-            if let Some(span) = span {
-                span.end_together(took, answers.as_deref());
-            }
-            answers
-        })
+    /// Variant of [`Instrumented::acquire`] for decisions that are traced or recorded.
+    pub(super) async fn traced_acquire(&self, request: &Request<'_>) -> Result<Decision, Error> {
+        let (span, since) = (self.span("acquire"), self.stats.now());
+        let answer = self.limiter.acquire(request).await;
+        let took = self.stats.now().since(since);
+        self.record(slice::from_ref(request), slice::from_ref(&answer));
+        self.stats.count(self.protocol, took, std::iter::once(&answer));
+        self.note_unmatched(request, &answer);
+        if let Some(span) = span {
+            span.end(took, &answer);
+        }
+        answer
     }
 }
 
@@ -114,7 +54,8 @@ mod tests {
         }
         let since = instrumented.stats.now();
         let answer = instrumented.limiter.acquire(request).await;
-        instrumented.stats.count_since(instrumented.protocol, since, &answer);
+        let took = instrumented.stats.now().since(since);
+        instrumented.stats.count(instrumented.protocol, took, std::iter::once(&answer));
         instrumented.note_unmatched(request, &answer);
         answer
     }

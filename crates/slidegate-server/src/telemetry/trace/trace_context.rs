@@ -73,8 +73,8 @@ mod parent {
 
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub(super) struct Parent {
-        trace: [u8; 16],
-        span: [u8; 8],
+        trace: TraceId,
+        span: SpanId,
         sampled: bool,
     }
 
@@ -82,37 +82,23 @@ mod parent {
         /// Parses `00-TRACE-SPAN-FLAGS` in lower-case hex. Later versions may have more fields after that.
         pub(super) fn parse(value: &[u8]) -> Option<Self> {
             let (known, more) = value.split_at_checked(55)?;
-            let [version] = decode_hex(&known[..2])?;
-            let ends = if version == 0 { more.is_empty() } else { more.is_empty() || more[0] == b'-' };
-            let dashes = [2, 35, 52].iter().all(|at| known[*at] == b'-');
-            let (trace, span) = (decode_hex(&known[3..35])?, decode_hex(&known[36..52])?);
-            let [flags]: [u8; 1] = decode_hex(&known[53..])?;
-            let nonzero = trace != [0; 16] && span != [0; 8];
-            let valid = version != 0xff && ends && dashes && nonzero;
-            valid.then_some(Parent { trace, span, sampled: flags & 1 == 1 })
+            let mut parts = str::from_utf8(known).ok()?.split('-');
+            let is_hex = |part: &&str| part.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
+            let mut part = |length| parts.next().filter(|part| part.len() == length).filter(is_hex);
+            let (version, trace, span, flags) = (part(2)?, part(32)?, part(16)?, part(2)?);
+            let (trace, span) = (TraceId::from_hex(trace).ok()?, SpanId::from_hex(span).ok()?);
+            let sampled = u8::from_str_radix(flags, 16).ok()? & 1 == 1;
+            let ends = more.is_empty() || (version != "00" && more[0] == b'-');
+            let nonzero = trace != TraceId::INVALID && span != SpanId::INVALID;
+            (version != "ff" && ends && nonzero).then_some(Parent { trace, span, sampled })
         }
 
         pub(super) fn adopt(self, span: &Span) {
             let flags = if self.sampled { TraceFlags::SAMPLED } else { TraceFlags::default() };
-            let (trace_id, span_id) = (TraceId::from_bytes(self.trace), SpanId::from_bytes(self.span));
-            let context = SpanContext::new(trace_id, span_id, flags, true, TraceState::default());
+            let context = SpanContext::new(self.trace, self.span, flags, true, TraceState::default());
             // Without an exporter this has no effect.
             let _ = span.set_parent(Context::new().with_remote_span_context(context));
         }
-    }
-
-    /// Decodes hex, two digits per byte.
-    fn decode_hex<const N: usize>(hex: &[u8]) -> Option<[u8; N]> {
-        let digit = |c: u8| match c {
-            b'0'..=b'9' => Some(c - b'0'),
-            b'a'..=b'f' => Some(c - b'a' + 10),
-            _ => None,
-        };
-        let mut bytes = [0; N];
-        for (byte, pair) in bytes.iter_mut().zip(hex.chunks_exact(2)) {
-            *byte = digit(pair[0])? << 4 | digit(pair[1])?;
-        }
-        Some(bytes)
     }
 
     #[cfg(test)]
@@ -124,7 +110,8 @@ mod parent {
         #[test]
         fn malformed_headers_are_ignored() {
             let parent = Parent::parse(GOOD.as_bytes()).unwrap();
-            assert_eq!((parent.trace[0], parent.trace[15], parent.span[7]), (0x0a, 0x9c, 0x31));
+            let (trace, span) = (parent.trace.to_bytes(), parent.span.to_bytes());
+            assert_eq!((trace[0], trace[15], span[7]), (0x0a, 0x9c, 0x31));
             assert!(parent.sampled && !Parent::parse(GOOD.replace("-01", "-02").as_bytes()).unwrap().sampled);
             // A version that does not exist yet.
             for later in [GOOD.replacen("00", "cc", 1), GOOD.replacen("00", "cc", 1) + "-more"] {

@@ -4,24 +4,41 @@ use std::fmt::Error;
 
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
+use prometheus_client::metrics::MetricType;
+use prometheus_client::registry::Unit;
 use slidegate::{
     Mode, ShadowChange, Source,
     algorithm::Discrepancy,
-    redis::{BATCH_BOUNDS, BreakerState, CALL_BOUNDS, CallStats, ServerStats},
+    redis::{BATCH_BOUNDS, BreakerState, CALL_BOUNDS, ServerMemory, ServerStats},
     store::MemoryStats,
 };
 
-use super::catalog;
-use super::page::{Histogram, Page};
+use super::page::{Histogram, Metric, Page};
 use crate::common::protocol::Protocol;
 use crate::protocol::http::Shared;
 use crate::store::RedisStats;
-use crate::telemetry::stats::{
-    BOUNDS, Durations, Failure, FollowUp, FollowUpOutcome, FollowUpTotals, RuleVerdict, Shed,
-};
+use crate::telemetry::stats::{BOUNDS, Durations, Failure, FollowUp, FollowUpOutcome, RuleVerdict, Shed};
 
-/// Microseconds in a second, the unit of durations on the page.
-const MICROS: f64 = 1e6;
+/// Writes metrics: type, name, unit, labels and help of each, and its values. A metric without labels has one value, or none
+/// if the value is unknown. A test compares the metrics with `docs/reference/metrics.md`.
+macro_rules! metrics {
+    (@unit) => { None };
+    (@unit $unit:ident) => { Some(Unit::$unit) };
+    (@values $value:expr;) => { $value.map(|value| ([], value)) };
+    (@values $values:expr; $($label:literal),+) => { $values };
+    ($page:expr; $($kind:ident $name:literal $(in $unit:ident)? $([$($label:literal),+])? $help:literal = $values:expr;)+) => {
+        $($page.write(
+            &Metric {
+                kind: MetricType::$kind,
+                name: $name,
+                unit: metrics!(@unit $($unit)?),
+                labels: [$($($label),+)?],
+                help: $help,
+            },
+            metrics!(@values $values; $($($label),+)?),
+        )?;)+
+    };
+}
 
 /// Collector of all metrics. Statistics that need a blocking thread are gathered before.
 pub(super) struct MetricsCollector {
@@ -40,6 +57,7 @@ impl Collector for MetricsCollector {
     fn encode(&self, encoder: DescriptorEncoder<'_>) -> Result<(), Error> {
         let mut page = Page { encoder };
         self.decisions(&mut page)?;
+        self.follow_ups(&mut page)?;
         self.rules(&mut page)?;
         self.listeners(&mut page)?;
         self.memory(&mut page)?;
@@ -63,12 +81,10 @@ impl MetricsCollector {
                 }
             }
         }
-        page.series(&catalog::DECISIONS, decisions)?;
         let shadow_rules = rules.iter().zip(&rows).filter(|(rule, _)| rule.in_mode() == Mode::Shadow);
         let changes = shadow_rules.flat_map(|(_, row)| {
             ShadowChange::ALL.map(|change| ([row.name.as_str(), change.as_str()], row.changes(change)))
         });
-        page.series(&catalog::SHADOW_CHANGES, changes)?;
         let (mut requests, mut durations) = (Vec::new(), Vec::new());
         for protocol in Protocol::ALL {
             for source in Source::ALL {
@@ -86,22 +102,19 @@ impl MetricsCollector {
                 }
             }
         }
-        page.series(&catalog::REQUESTS, requests)?;
-        page.histograms(&catalog::DECISION_DURATION_SECONDS, MICROS, histograms(&durations))?;
         let failures = Protocol::ALL.into_iter().flat_map(|protocol| {
             Failure::ALL.map(|kind| ([protocol.as_str(), kind.as_str()], stats.failures(protocol, kind)))
         });
-        page.series(&catalog::FAILURES, failures)?;
         let unmatched = Protocol::ALL.map(|protocol| ([protocol.as_str()], stats.unmatched(protocol)));
-        page.series(&catalog::UNMATCHED_REQUESTS, unmatched)?;
-        self.follow_ups(page)?;
-        let limits = rules.iter().map(|rule| ([rule.name()], rule.quota().limit()));
-        page.series(&catalog::RULE_LIMIT, limits)?;
-        let limits = rules.iter().zip(&rows).map(|(rule, row)| ([rule.name()], row.effective_limit(rule)));
-        page.series(&catalog::RULE_EFFECTIVE_LIMIT, limits)?;
-        let factors =
-            rules.iter().filter_map(|rule| Some(([rule.name()], f64::from(rule.factor()?) / 10_000.0)));
-        page.series(&catalog::RULE_FACTOR, factors)
+        metrics! { page;
+            Counter "decisions" ["rule", "verdict", "source"] "Decisions by rule, verdict and source" = decisions;
+            Counter "shadow_changes" ["rule", "change"] "Requests that would be decided otherwise if shadow rules were enforced" = changes;
+            Counter "requests" ["protocol", "verdict", "source"] "Requests by protocol, verdict and source" = requests;
+            Histogram "decision_duration" in Seconds ["protocol", "source"] "Duration of decisions" = histograms(&durations);
+            Counter "failures" ["protocol", "kind"] "Requests that could not be decided" = failures;
+            Counter "unmatched_requests" ["protocol"] "Requests that no rule matches" = unmatched;
+        }
+        Ok(())
     }
 
     fn follow_ups(&self, page: &mut Page<'_>) -> Result<(), Error> {
@@ -109,7 +122,7 @@ impl MetricsCollector {
         let (mut calls, mut durations) = (Vec::new(), Vec::new());
         for protocol in Protocol::ALL {
             for kind in FollowUp::ALL {
-                let FollowUpTotals { outcomes, durations: took } = stats.follow_ups(protocol, kind);
+                let (outcomes, took) = stats.follow_ups(protocol, kind);
                 for (outcome, count) in FollowUpOutcome::ALL.into_iter().zip(outcomes) {
                     if count > 0 || (protocol == Protocol::Http && outcome == FollowUpOutcome::Done) {
                         calls.push(([protocol.as_str(), kind.as_str(), outcome.as_str()], count));
@@ -120,145 +133,154 @@ impl MetricsCollector {
                 }
             }
         }
-        page.series(&catalog::FOLLOW_UPS, calls)?;
-        page.histograms(&catalog::FOLLOW_UP_DURATION_SECONDS, MICROS, histograms(&durations))
+        metrics! { page;
+            Counter "follow_ups" ["protocol", "operation", "outcome"] "Calls that follow a decision, by outcome" = calls;
+            Histogram "follow_up_duration" in Seconds ["protocol", "operation"] "Duration of calls that follow a decision" = histograms(&durations);
+        }
+        Ok(())
     }
 
     fn rules(&self, page: &mut Page<'_>) -> Result<(), Error> {
-        let manager = &self.app.rules;
+        let (manager, (rules, rows)) = (&self.app.rules, self.app.stats.rows());
         let edition = manager.current();
-        page.value(&catalog::RULES_VERSION, Some(edition.version))?;
-        page.value(&catalog::RULES_COUNT, Some(edition.rules.iter().count()))?;
-        page.value(&catalog::RULES_CHANGES, Some(manager.changes()))?;
-        page.value(&catalog::RULES_FAILURES, Some(manager.failures()))?;
-        page.value(&catalog::RULES_INVALID, Some(u64::from(manager.failure().is_some())))?;
-        page.info(&catalog::RULES, [&edition.hash])
+        let limits = rules.iter().map(|rule| ([rule.name()], rule.quota().limit()));
+        let effective = rules.iter().zip(&rows).map(|(rule, row)| ([rule.name()], row.effective_limit(rule)));
+        let factors =
+            rules.iter().filter_map(|rule| Some(([rule.name()], f64::from(rule.factor()?) / 10_000.0)));
+        metrics! { page;
+            Gauge "rule_limit" ["rule"] "Configured limit of each rule" = limits;
+            Gauge "rule_effective_limit" ["rule"] "Limit in force now: after warm-up and adaptive changes" = effective;
+            Gauge "rule_factor" ["rule"] "Factor by which an adaptive rule multiplies its limit" = factors;
+            Gauge "rules_version" "Version of the rules in force" = Some(edition.version);
+            Gauge "rules_count" "Number of rules in force" = Some(edition.rules.iter().count());
+            Counter "rules_changes" "Changes of the rules in force" = Some(manager.changes());
+            Counter "rules_failures" "Invalid rules that were found and not used" = Some(manager.failures());
+            Gauge "rules_invalid" "1 while the newest rules are invalid and therefore not in force" = Some(u64::from(manager.failure().is_some()));
+            Info "rules" ["hash"] "Hash of the rules in force; equal on nodes with equal rules" = [([edition.hash.as_str()], 1u64)];
+        }
+        Ok(())
     }
 
     fn listeners(&self, page: &mut Page<'_>) -> Result<(), Error> {
         let stats = &self.app.stats;
         let connections = Protocol::ALL.map(|protocol| ([protocol.as_str()], stats.connections(protocol)));
-        page.series(&catalog::CONNECTIONS, connections)?;
         let shed = Protocol::ALL.into_iter().flat_map(|protocol| {
             Shed::ALL.map(|reason| ([protocol.as_str(), reason.as_str()], stats.shed_count(protocol, reason)))
         });
-        page.series(&catalog::CONNECTIONS_SHED, shed)?;
-        page.value(&catalog::UNFINISHED_REQUESTS_BYTES, Some(self.app.unfinished.bytes()))?;
-        let recorded = stats.recorder.stats();
-        page.value(&catalog::RECORDINGS, Some(recorded.recordings))?;
-        page.value(&catalog::RECORDED_REQUESTS, Some(recorded.lines))?;
-        page.value(&catalog::RECORDING_DROPS, Some(recorded.dropped))?;
-        page.info(&catalog::BUILD, [env!("CARGO_PKG_VERSION")])
+        let (recordings, lines, dropped) = stats.recorder.stats();
+        metrics! { page;
+            Gauge "connections" ["protocol"] "Open connections" = connections;
+            Counter "connections_shed" ["protocol", "reason"] "Connections closed because clients held too many or sent nothing" = shed;
+            Gauge "unfinished_requests" in Bytes "Bytes of large requests that are still arriving" = Some(self.app.unfinished.bytes());
+            Gauge "recordings" "Recordings in progress" = Some(recordings);
+            Counter "recorded_requests" "Requests that were recorded" = Some(lines);
+            Counter "recording_drops" "Requests missing from recordings because the reader was too slow" = Some(dropped);
+            Info "build" ["version"] "Version of this server" = [([env!("CARGO_PKG_VERSION")], 1u64)];
+        }
+        Ok(())
     }
 
     fn memory(&self, page: &mut Page<'_>) -> Result<(), Error> {
         let stats = self.memory.as_ref();
-        page.value(&catalog::MEMORY_STORE_KEYS, stats.map(|stats| stats.keys))?;
-        page.value(&catalog::MEMORY_STORE_EVENTS, stats.map(|stats| stats.events))?;
-        page.value(&catalog::MEMORY_STORE_BYTES, stats.map(|stats| stats.bytes))?;
-        page.value(&catalog::MEMORY_STORE_EVICTIONS, stats.map(|stats| stats.evicted))?;
-        page.value(&catalog::MEMORY_STORE_SWEPT, stats.map(|stats| stats.swept))?;
-        page.value(&catalog::MEMORY_STORE_SHARED_COUNTERS, stats.map(|stats| stats.shared_counters))?;
-        page.value(&catalog::MEMORY_STORE_SHARED_DECISIONS, stats.map(|stats| stats.shared))?;
-        page.value(&catalog::MEMORY_STORE_DENIED_FULL, stats.map(|stats| stats.denied_full))?;
-        page.value(&catalog::MEMORY_STORE_NOTES_BYTES, stats.map(|stats| stats.note_bytes))?;
-        page.value(&catalog::MEMORY_STORE_IDS_DROPPED, stats.map(|stats| stats.ids_dropped))?;
-        page.value(&catalog::MEMORY_STORE_SETTLEMENTS_DROPPED, stats.map(|stats| stats.settlements_dropped))
+        metrics! { page;
+            Gauge "memory_store_keys" "Keys in the memory store" = stats.map(|stats| stats.keys);
+            Gauge "memory_store_events" "Admissions stored one by one in the memory store" = stats.map(|stats| stats.events);
+            Gauge "memory_store" in Bytes "Bytes of the memory store" = stats.map(|stats| stats.bytes);
+            Counter "memory_store_evictions" "Keys evicted while they still counted something" = stats.map(|stats| stats.evicted);
+            Counter "memory_store_swept" "Expired keys removed" = stats.map(|stats| stats.swept);
+            Gauge "memory_store_shared_counters" "Counters shared by keys because the memory store is full" = stats.map(|stats| stats.shared_counters);
+            Counter "memory_store_shared_decisions" "Decisions by a shared counter" = stats.map(|stats| stats.shared);
+            Counter "memory_store_denied_full" "Decisions denied because the memory store was full" = stats.map(|stats| stats.denied_full);
+            Gauge "memory_store_notes" in Bytes "Bytes of request ids and settlements; part of memory_store_bytes" = stats.map(|stats| stats.note_bytes);
+            Counter "memory_store_ids_dropped" "Request ids not stored because memory.max-note-bytes was used up" = stats.map(|stats| stats.ids_dropped);
+            Counter "memory_store_settlements_dropped" "Settlements not applied because memory.max-note-bytes was used up" = stats.map(|stats| stats.settlements_dropped);
+        }
+        Ok(())
     }
 
     fn redis(&self, page: &mut Page<'_>) -> Result<(), Error> {
         let stats = self.redis.as_ref();
         let failover = stats.map(|stats| &stats.failover);
-        servers(page, failover.map(|failover| failover.servers.as_slice()).unwrap_or_default())?;
-        page.value(&catalog::STORE_IN_FLIGHT, failover.map(|failover| failover.in_flight))?;
-        page.value(&catalog::STORE_LATE, failover.map(|failover| failover.late))?;
-        page.value(&catalog::STORE_OVERLOADED, failover.map(|failover| failover.overloaded))?;
         let journal = failover.map(|failover| failover.journal);
-        page.value(&catalog::JOURNAL_KEYS, journal.map(|journal| journal.keys))?;
-        page.value(&catalog::JOURNAL_BYTES, journal.map(|journal| journal.bytes))?;
-        calls(page, stats.map(|stats| &stats.calls))?;
-        page.value(&catalog::DENY_CACHE_HITS, stats.map(|stats| stats.deny_cache.hits))?;
-        page.value(&catalog::COALESCED_CALLS, stats.map(|stats| stats.coalesce.calls))?;
-        page.value(&catalog::COALESCED_REQUESTS, stats.map(|stats| stats.coalesce.requests))?;
-        page.value(&catalog::LEASE_DECISIONS, stats.map(|stats| stats.lease.answered))?;
-        page.value(&catalog::LEASE_KEYS, stats.map(|stats| stats.lease.keys))?;
-        page.value(&catalog::LEASE_IDLE_PERMITS, stats.map(|stats| stats.lease.idle))
+        let servers = failover.map(|failover| failover.servers.as_slice()).unwrap_or_default();
+        let each = |value: fn(&ServerStats) -> u64| {
+            servers.iter().map(move |server| ([server.address.as_str()], value(server)))
+        };
+        let breaker_state = each(|server| match server.breaker {
+            BreakerState::Closed => 0,
+            BreakerState::HalfOpen => 1,
+            _ => 2,
+        });
+        let seconds =
+            servers.iter().map(|server| ([server.address.as_str()], server.away.get() as f64 / 1e6));
+        let calls = stats.map(|stats| &stats.calls);
+        let errors = calls.into_iter().flat_map(|calls| &calls.errors);
+        let errors = errors.map(|(fault, count)| ([fault.as_str()], *count));
+        let durations = calls.map(|calls| Histogram {
+            bounds: &CALL_BOUNDS,
+            counts: &calls.durations,
+            sum: calls.time.get(),
+        });
+        let batches =
+            calls.map(|calls| Histogram { bounds: &BATCH_BOUNDS, counts: &calls.batches, sum: calls.tried });
+        metrics! { page;
+            Gauge "breaker_state" ["server"] "Circuit breaker of the Redis server: 0 closed, 1 half-open, 2 open" = breaker_state;
+            Gauge "redis_direct" ["server"] "1 while Redis decides, 0 while this node decides by its share" = each(|server| server.direct.into());
+            Gauge "nodes" ["server"] "Nodes that count on the Redis server, by their heartbeats" = each(|server| server.nodes);
+            Counter "outages" ["server"] "Outages of the Redis server seen by this node" = each(|server| server.outages);
+            Counter "fallback_seconds" ["server"] "Seconds in which this node decided without the Redis server" = seconds;
+            Counter "written_back_permits" ["server"] "Permits written back to the Redis server" = each(|server| server.written_back);
+            Counter "excess_permits" ["server"] "Permits by which write-back raised keys above their limit" = each(|server| server.excess);
+            Gauge "store_in_flight" "Redis calls in flight" = failover.map(|failover| failover.in_flight);
+            Counter "store_late" "Redis replies that arrived after their deadline" = failover.map(|failover| failover.late);
+            Counter "store_overloaded" "Decisions without Redis because too many calls were in flight" = failover.map(|failover| failover.overloaded);
+            Gauge "journal_keys" "Keys in the journal of this node's admissions" = journal.map(|journal| journal.keys);
+            Gauge "journal" in Bytes "Bytes of the journal" = journal.map(|journal| journal.bytes);
+            Counter "store_calls" "Redis calls that decide or settle" = calls.map(|calls| calls.calls);
+            Counter "store_requests" "Requests decided by Redis calls" = calls.map(|calls| calls.requests);
+            Counter "store_errors" ["kind"] "Failed Redis calls by kind" = errors;
+            Histogram "store_call_duration" in Seconds "Duration of Redis calls" = durations;
+            Histogram "store_batch_size" "Requests per Redis call" = batches;
+            Counter "deny_cache_hits" "Denials answered from the deny cache" = stats.map(|stats| stats.deny_cache.hits);
+            Counter "coalesced_calls" "Redis calls sent by the coalescer" = stats.map(|stats| stats.coalesce.calls);
+            Counter "coalesced_requests" "Requests in those calls" = stats.map(|stats| stats.coalesce.requests);
+            Counter "lease_decisions" "Decisions from leased permits" = stats.map(|stats| stats.lease.answered);
+            Gauge "lease_keys" "Keys with leased permits" = stats.map(|stats| stats.lease.keys);
+            Gauge "lease_idle_permits" "Leased permits not used yet" = stats.map(|stats| stats.lease.idle);
+        }
+        Ok(())
     }
 
     fn monitors(&self, page: &mut Page<'_>) -> Result<(), Error> {
         let accuracy = self.app.monitor.accuracy.findings();
-        page.value(&catalog::ACCURACY_RATIO, accuracy.last.map(|(ratio, _)| ratio))?;
-        page.value(&catalog::ACCURACY_CHECKED_KEYS, Some(accuracy.checked))?;
-        page.value(&catalog::ACCURACY_WRONG_KEYS, Some(accuracy.wrong))?;
-        page.value(&catalog::ACCURACY_REPAIRED_KEYS, Some(accuracy.repaired))?;
-        page.value(&catalog::ACCURACY_FAILURES, Some(accuracy.failed))?;
-        let causes = Discrepancy::CAUSES.map(|cause| {
-            let known = accuracy.causes.iter().find(|(known, _)| *known == cause);
-            ([cause], known.map_or(0, |(_, count)| *count))
-        });
-        page.series(&catalog::ACCURACY_DISCREPANCIES, causes)?;
+        let causes = Discrepancy::CAUSES
+            .map(|cause| ([cause], accuracy.causes.get(cause).copied().unwrap_or_default()));
         let memory = self.app.monitor.memory.findings();
-        let servers = || memory.servers.iter().map(|server| ([server.address.as_str()], server));
-        let used = servers().map(|(labels, server)| (labels, server.used));
-        page.series(&catalog::REDIS_MEMORY_USED_BYTES, used)?;
-        page.series(
-            &catalog::REDIS_MEMORY_MAX_BYTES,
-            servers().map(|(labels, server)| (labels, server.max)),
-        )?;
-        let short = (!memory.servers.is_empty()).then_some(u64::from(memory.short));
-        page.value(&catalog::REDIS_MEMORY_SHORT, short)?;
-        page.series(&catalog::REDIS_KEYS, servers().map(|(labels, server)| (labels, server.keys)))?;
-        let usage = memory.usage.as_ref();
-        page.value(&catalog::REDIS_OWN_KEYS, usage.map(|usage| usage.keys))?;
-        page.value(&catalog::REDIS_OWN_BYTES, usage.map(|usage| usage.bytes))?;
-        page.value(&catalog::GC_RUNS, Some(memory.cleanups))?;
-        page.value(&catalog::GC_DROPPED_KEYS, Some(memory.dropped))?;
-        page.value(&catalog::GC_TRIMMED_ENTRIES, Some(memory.trimmed))?;
-        page.value(&catalog::GC_FREED_BYTES, Some(memory.freed))
-    }
-}
-
-fn servers(page: &mut Page<'_>, servers: &[ServerStats]) -> Result<(), Error> {
-    let each = || servers.iter().map(|server| ([server.address.as_str()], server));
-    let state = each().map(|(labels, server)| {
-        let state = match server.breaker {
-            BreakerState::Closed => 0u64,
-            BreakerState::HalfOpen => 1,
-            _ => 2,
+        let each = |value: fn(&ServerMemory) -> u64| {
+            memory.servers.iter().map(move |server| ([server.address.as_str()], value(server)))
         };
-        (labels, state)
-    });
-    page.series(&catalog::BREAKER_STATE, state)?;
-    page.series(&catalog::REDIS_DIRECT, each().map(|(labels, server)| (labels, u64::from(server.direct))))?;
-    page.series(&catalog::NODES, each().map(|(labels, server)| (labels, server.nodes)))?;
-    page.series(&catalog::OUTAGES, each().map(|(labels, server)| (labels, server.outages)))?;
-    let away = each().map(|(labels, server)| (labels, server.away.get() as f64 / MICROS));
-    page.series(&catalog::FALLBACK_SECONDS, away)?;
-    page.series(
-        &catalog::WRITTEN_BACK_PERMITS,
-        each().map(|(labels, server)| (labels, server.written_back)),
-    )?;
-    page.series(&catalog::EXCESS_PERMITS, each().map(|(labels, server)| (labels, server.excess)))
-}
-
-fn calls(page: &mut Page<'_>, calls: Option<&CallStats>) -> Result<(), Error> {
-    page.value(&catalog::STORE_CALLS, calls.map(|calls| calls.calls))?;
-    page.value(&catalog::STORE_REQUESTS, calls.map(|calls| calls.requests))?;
-    let errors = calls.into_iter().flat_map(|calls| &calls.errors);
-    page.series(&catalog::STORE_ERRORS, errors.map(|(fault, count)| ([fault.as_str()], *count)))?;
-    let durations = calls.map(|calls| Histogram {
-        bounds: &CALL_BOUNDS,
-        counts: &calls.durations,
-        sum: calls.time.get(),
-    });
-    page.histograms(
-        &catalog::STORE_CALL_DURATION_SECONDS,
-        MICROS,
-        durations.map(|durations| ([], durations)),
-    )?;
-    let batches =
-        calls.map(|calls| Histogram { bounds: &BATCH_BOUNDS, counts: &calls.batches, sum: calls.tried });
-    page.histograms(&catalog::STORE_BATCH_SIZE, 1.0, batches.map(|batches| ([], batches)))
+        let short = (!memory.servers.is_empty()).then_some(u64::from(memory.short));
+        let usage = memory.usage.as_ref();
+        metrics! { page;
+            Gauge "accuracy_ratio" "Share of recently audited keys whose count was correct" = accuracy.last.map(|(ratio, _)| ratio);
+            Counter "accuracy_checked_keys" "Keys audited" = Some(accuracy.checked);
+            Counter "accuracy_wrong_keys" "Audited keys with a wrong count" = Some(accuracy.wrong);
+            Counter "accuracy_repaired_keys" "Audited keys that were repaired" = Some(accuracy.repaired);
+            Counter "accuracy_failures" "Audit rounds that failed" = Some(accuracy.failed);
+            Counter "accuracy_discrepancies" ["cause"] "Discrepancies found by audits, by cause" = causes;
+            Gauge "redis_memory_used" in Bytes ["server"] "Memory used by the Redis server" = each(|server| server.used);
+            Gauge "redis_memory_max" in Bytes ["server"] "`maxmemory` of the Redis server; 0 if unlimited" = each(|server| server.max);
+            Gauge "redis_memory_short" "1 while Redis memory is above `monitor.memory.threshold`" = short;
+            Gauge "redis_keys" ["server"] "Keys in the Redis database, including foreign keys" = each(|server| server.keys);
+            Gauge "redis_own_keys" "Slidegate keys in Redis, estimated from a sample" = usage.map(|usage| usage.keys);
+            Gauge "redis_own" in Bytes "Bytes of Slidegate keys in Redis, estimated from a sample" = usage.map(|usage| usage.bytes);
+            Counter "gc_runs" "Garbage collection runs" = Some(memory.cleanups);
+            Counter "gc_dropped_keys" "Keys removed by garbage collection" = Some(memory.dropped);
+            Counter "gc_trimmed_entries" "Expired entries removed by garbage collection" = Some(memory.trimmed);
+            Counter "gc_freed_bytes" "Bytes freed by garbage collection" = Some(memory.freed);
+        }
+        Ok(())
+    }
 }
 
 fn histograms<'h, const N: usize>(
@@ -267,4 +289,43 @@ fn histograms<'h, const N: usize>(
     durations.iter().map(|(labels, durations)| {
         (*labels, Histogram { bounds: &BOUNDS, counts: &durations.buckets, sum: durations.sum })
     })
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use std::cell::RefCell;
+    use std::sync::Arc;
+
+    use prometheus_client::encoding::text;
+    use prometheus_client::registry::Registry;
+    use slidegate::{MemoryStore, Rules};
+
+    use super::*;
+    use crate::{AnyStore, AppState};
+
+    thread_local! {
+        /// Rows of `docs/reference/metrics.md` for the metrics that this thread has written.
+        pub(in crate::protocol::http::metrics) static ROWS: RefCell<Vec<String>> = RefCell::default();
+    }
+
+    impl<const N: usize> Metric<N> {
+        pub(in crate::protocol::http::metrics) fn row(&self) -> String {
+            let unit = self.unit.as_ref().map(|unit| format!("_{}", unit.as_str())).unwrap_or_default();
+            let labels = self.labels.map(|label| format!("`{label}`")).join(", ");
+            let Metric { kind, name, help, .. } = self;
+            format!("| `slidegate_{name}{unit}` | {} | {labels} | {help} |", kind.as_str())
+        }
+    }
+
+    #[test]
+    fn metrics_are_documented_in_their_order() {
+        let store = AnyStore::Memory(MemoryStore::new());
+        let app = Arc::new(AppState::new(store, Rules::new([]).unwrap(), "a test"));
+        let mut registry = Registry::default();
+        registry.register_collector(Box::new(MetricsCollector { app, memory: None, redis: None }));
+        text::encode(&mut String::new(), &registry).unwrap();
+        let page = include_str!("../../../../../../docs/reference/metrics.md");
+        let documented: Vec<&str> = page.lines().filter(|line| line.starts_with("| `slidegate_")).collect();
+        assert_eq!(documented, ROWS.take(), "docs/reference/metrics.md has one row for each metric");
+    }
 }

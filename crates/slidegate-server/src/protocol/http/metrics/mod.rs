@@ -2,33 +2,35 @@
 //!
 //! Labels are protocols, rules, servers and fixed words: nothing that a caller sends becomes a label.
 
-mod catalog;
 mod collector;
 mod page;
 
 use std::convert::Infallible;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 
-use axum::body::{Body, Bytes, HttpBody};
+use axum::body::{Body, Bytes};
 use axum::extract::State;
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
-use hyper::body::{Frame, SizeHint};
+use futures_util::stream;
 use prometheus_client::encoding::text;
 use prometheus_client::registry::Registry;
-use tokio::sync::OwnedSemaphorePermit;
 
 use self::collector::MetricsCollector;
 use super::Shared;
 use super::error::{ApiError, Code};
-use super::operation::{Access, METRICS, Operation};
+use super::operation::{Access, Operation};
 use super::route::Route;
+
+/// Chunk size of the page in bytes. The rest stays here until the client has taken the chunk.
+const CHUNK: usize = 16 << 10;
+
+/// Content type of metrics.
+const METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 pub(super) fn route() -> Route {
     let operation = Operation::new(Access::Api, "metrics", "Metrics for Prometheus, in OpenMetrics format")
-        .answers_metrics("200", "The metrics")
+        .answers_text("200", "The metrics", &[METRICS])
         .fails(&[Code::Unavailable]);
     Route::new("/metrics").get(metrics, operation)
 }
@@ -46,37 +48,12 @@ async fn metrics(State(app): State<Shared>) -> Result<Response, ApiError> {
     let mut body = String::new();
     text::encode(&mut body, &registry)
         .map_err(|_| ApiError::new(Code::Unavailable, "the metrics cannot be written"))?;
-    let page = PageBody { rest: Bytes::from(body), _permit: permit };
-    Ok(([(header::CONTENT_TYPE, METRICS)], Body::new(page)).into_response())
-}
-
-/// Chunk size of the page in bytes. The rest stays here until the client has taken the chunk.
-const CHUNK: usize = 16 << 10;
-
-/// Body of a page being sent. It holds its permit until most of the page was sent.
-struct PageBody {
-    rest: Bytes,
-    _permit: OwnedSemaphorePermit,
-}
-
-impl HttpBody for PageBody {
-    type Data = Bytes;
-    type Error = Infallible;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        _: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        let length = self.rest.len().min(CHUNK);
-        let chunk = self.rest.split_to(length);
-        Poll::Ready((!chunk.is_empty()).then(|| Ok(Frame::data(chunk))))
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.rest.is_empty()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        SizeHint::with_exact(self.rest.len() as u64)
-    }
+    let headers =
+        [(header::CONTENT_TYPE, METRICS.to_owned()), (header::CONTENT_LENGTH, body.len().to_string())];
+    // The body holds its permit until most of the page was sent.
+    let chunks = stream::unfold((Bytes::from(body), permit), |(mut rest, permit)| async move {
+        let chunk = rest.split_to(rest.len().min(CHUNK));
+        (!chunk.is_empty()).then_some((Ok::<_, Infallible>(chunk), (rest, permit)))
+    });
+    Ok((headers, Body::from_stream(chunks)).into_response())
 }
