@@ -10,13 +10,10 @@
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::collections::HashMap;
-use std::future::Future;
 use std::hint::black_box;
 use std::num::NonZeroU32;
-use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use governor::{DefaultKeyedRateLimiter, Quota as GovernorQuota, RateLimiter};
@@ -29,15 +26,15 @@ use slidegate::{
     store::{Check, Checks},
 };
 
+use crate::race::{shuffled, spread, turn};
+use crate::ready;
+
 const ROUNDS: usize = 7;
 const KEYS: [usize; 3] = [1, 1_000, 1_000_000];
-const ROUND: Duration = Duration::from_millis(60);
 /// Window of the comparison. Slidegate records every admission of a window, so the cost depends on its length. Ten
 /// milliseconds at full speed are about a hundred events for each of a thousand keys, as under a usual limit. (With a
 /// million keys each window is empty.) Longer windows are measured separately.
 const USUAL_WINDOW: Duration = Duration::from_millis(10);
-/// Decisions between two looks at the clock.
-const CHUNK: usize = 256;
 
 /// Prints all tables.
 pub(crate) fn run() {
@@ -130,9 +127,9 @@ impl Contenders {
     fn race(&self, threads: usize) -> [f64; 3] {
         let mut times: [Vec<f64>; 3] = Default::default();
         for _ in 0..ROUNDS {
-            times[0].push(self.round(threads, || |key| self.slidegate(key)));
-            times[1].push(self.round(threads, || |key| self.governor(key)));
-            times[2].push(self.round(threads, || {
+            times[0].push(turn(&self.order, threads, || |key| self.slidegate(key)));
+            times[1].push(turn(&self.order, threads, || |key| self.governor(key)));
+            times[2].push(turn(&self.order, threads, || {
                 let mut counters = vec![self.counters[0].clone()];
                 move |key: usize| {
                     // A clone is cheaper than the counter that a caller makes for each request.
@@ -141,33 +138,7 @@ impl Contenders {
                 }
             }));
         }
-        times.map(|mut t| {
-            t.sort_by(f64::total_cmp);
-            t[t.len() / 2]
-        })
-    }
-
-    #[expect(clippy::disallowed_methods, reason = "a benchmark measures time")]
-    fn round<F: FnMut(usize) -> bool>(&self, threads: usize, decide: impl Fn() -> F + Sync) -> f64 {
-        let per_thread = |thread: usize| {
-            let mut decide = decide();
-            let mut place = thread * self.order.len() / 2;
-            let (start, mut decisions) = (Instant::now(), 0);
-            while start.elapsed() < ROUND {
-                for _ in 0..CHUNK {
-                    place = if place + 1 < self.order.len() { place + 1 } else { 0 };
-                    black_box(decide(self.order[place] as usize));
-                }
-                decisions += CHUNK;
-            }
-            start.elapsed().as_nanos() as f64 / decisions as f64
-        };
-        let per_thread = &per_thread;
-        let sum: f64 = std::thread::scope(|scope| {
-            let threads: Vec<_> = (0..threads).map(|t| scope.spawn(move || per_thread(t))).collect();
-            threads.into_iter().map(|t| t.join().unwrap()).sum()
-        });
-        sum / threads as f64
+        times.map(|times| spread(times).0)
     }
 }
 
@@ -293,28 +264,6 @@ fn memory() {
 
 fn name(i: usize) -> String {
     format!("user{i}")
-}
-
-/// Every key once, in an order that no prefetcher guesses.
-fn shuffled(keys: usize) -> Vec<u32> {
-    let mut order: Vec<u32> = (0..keys as u32).collect();
-    let mut random = 0x9E37_79B9_7F4A_7C15u64;
-    for i in (1..keys).rev() {
-        random ^= random << 13;
-        random ^= random >> 7;
-        random ^= random << 17;
-        order.swap(i, (random % (i as u64 + 1)) as usize);
-    }
-    order
-}
-
-/// The memory store never waits, so its futures are ready when first polled.
-#[inline(always)]
-fn ready<T>(future: impl Future<Output = T>) -> T {
-    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
-        Poll::Ready(value) => value,
-        Poll::Pending => unreachable!("the memory store waited"),
-    }
 }
 
 static ALLOCATED: AtomicUsize = AtomicUsize::new(0);

@@ -18,6 +18,20 @@
 //! # Ok::<(), slidegate::Error>(()) }).unwrap();
 //! ```
 //!
+//! # Inside one program
+//!
+//! A [`KeyedLimiter`](crate::KeyedLimiter) needs no rules and no runtime. Keys have any hashable type, and a check returns at
+//! once:
+//!
+//! ```
+//! use slidegate::{KeyedLimiter, Quota};
+//!
+//! let limiter: KeyedLimiter<u32> = KeyedLimiter::new(Quota::per_second(1)?);
+//! assert!(limiter.check(&7).is_ok());
+//! println!("retry in {}", limiter.check(&7).unwrap_err().retry_after());
+//! # Ok::<(), slidegate::Error>(())
+//! ```
+//!
 //! # Several rules
 //!
 //! [`Rules`](crate::Rules) match the attributes of a request. A request is allowed if every rule that matches allows it, and

@@ -58,6 +58,7 @@
 //! | 4 | `checks` | [`Checks`]: the input of a store. |
 //! | 5 | `algorithm` | [`algorithm::State`]: one key and the algorithms over it, without I/O or clock. [`algorithm::evaluate`]: checks of several keys. |
 //! | 5 | `request` | [`Request`]: attributes or a resource, the number of permits, an optional id. |
+//! | 6 | `keyed` | [`KeyedLimiter`]: one quota for each key of any type, without rules and futures. |
 //! | 6 | `rules` | [`Rule`], [`Rules`], [`AdHoc`]: matching, selection, overrides, parsing of the rules file. |
 //! | 7 | `reservation` | [`Reservation`]: names an admission so that it can be settled later, also by another process. |
 //! | 8 | `decision` | [`Decision`], and one [`Limit`] for each rule that applied. |
@@ -101,6 +102,7 @@ pub mod guide;
 #[cfg(feature = "http")]
 pub mod http;
 mod key;
+mod keyed;
 mod limiter;
 #[cfg_attr(not(feature = "redis"), allow(dead_code, reason = "only the store in Redis uses all of it"))]
 mod quota;
@@ -176,6 +178,7 @@ pub use crate::dynamic::adaptive::Adaptive;
 pub use crate::dynamic::warm_up::{RampShape, WarmUp};
 pub use crate::error::{Error, Fault, Problem};
 pub use crate::key::Key;
+pub use crate::keyed::{Allowed, Denied, KeyedLimiter};
 pub use crate::limiter::Limiter;
 pub use crate::quota::{Algorithm, Count, Quota};
 pub use crate::request::{AdHocLimit, Request};

@@ -1,4 +1,4 @@
-//! Utilities without rate-limiting logic: clock, microseconds, YAML, path spelling, retries, counters.
+//! Utilities without rate-limiting logic: clock, microseconds, spin lock, YAML, path spelling, retries, counters.
 
 pub(crate) mod clock;
 pub(crate) mod micros;
@@ -9,6 +9,7 @@ pub(crate) mod percent;
 pub(crate) mod retry;
 #[cfg(feature = "yaml")]
 pub mod section;
+pub(crate) mod spin_lock;
 pub(crate) mod striped_counter;
 #[cfg(feature = "yaml")]
 pub mod yaml;

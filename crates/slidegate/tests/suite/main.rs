@@ -27,6 +27,7 @@ mod holder_crashes; // holders that die at random
 mod hostile_clients; // one client does its worst, other clients are served
 mod key_encoding; // the encoding of keys is injective and bounded
 mod key_floods; // more keys than a memory store holds
+mod keyed_limiter; // one quota for each key, without rules: agrees with the reference model
 mod lease; // permits that a node takes in advance
 mod limiter; // acquire, peek, batch, settle, wait
 mod memory_store; // sweeping, eviction, memory per event

@@ -3,11 +3,11 @@
 use smallvec::SmallVec;
 
 use super::Inner;
-use super::lock::LockGuard;
 use super::overflow::SharedCounterId;
 use super::shard::Shard;
 use crate::algorithm::CheckInput;
 use crate::algorithm::evaluate::{self, Counters};
+use crate::common::spin_lock::LockGuard;
 use crate::{Check, Checks, Clock, Key, Micros, Outcome, Quota, State, Verdicts};
 
 /// The locked shards of a batch.

@@ -15,7 +15,6 @@
 //! default new keys share counters (`overflow.rs`), and no key in the table is forgotten. Request ids and settlements
 //! have a byte budget of their own (`algorithm/note_budget.rs`).
 
-mod lock;
 mod locked_shards;
 mod options;
 mod overflow;
@@ -33,7 +32,6 @@ use crossbeam_utils::CachePadded;
 
 use smallvec::SmallVec;
 
-use self::lock::Lock;
 use self::locked_shards::LockedShards;
 pub use self::options::{DEFAULT_MAX_KEYS, DEFAULT_MAX_NOTE_BYTES, MemoryOptions, OnFull};
 use self::shard::Shard;
@@ -41,6 +39,7 @@ pub use self::stats::MemoryStats;
 use self::stats::ShardCount;
 use crate::algorithm::evaluate;
 use crate::algorithm::note_budget::NoteBudget;
+use crate::common::spin_lock::Lock;
 use crate::{
     Audit, BatchVerdicts, Checks, Clock, Error, Inspection, Key, MAX_INSPECTED, Micros, Receipt, Settlement,
     Store, SystemClock, WindowEntry,

@@ -60,7 +60,7 @@ struct Slot {
 }
 
 const _: () = assert!(size_of::<Slot>() == 128);
-const _: () = assert!(size_of::<super::lock::Lock<Shard>>() <= 128);
+const _: () = assert!(size_of::<crate::common::spin_lock::Lock<Shard>>() <= 128);
 
 impl Shard {
     pub(super) fn new(max_keys: usize, on_full: OnFull) -> Self {
@@ -266,7 +266,7 @@ impl Shard {
         let end = (start + n).min(self.table.num_buckets());
         for bucket in start..end {
             #[cfg(test)]
-            super::lock::holds::visit();
+            crate::common::spin_lock::holds::visit();
             let Some(slot) = self.table.get_bucket_mut(bucket) else { continue };
             slot.state.forget_notes(self.latest, FORGET_STEP);
             slot.state.shrink();
@@ -301,7 +301,7 @@ impl Shard {
     /// Returns the events and heap bytes of the key in this bucket, if there is one.
     pub(super) fn usage(&self, bucket: usize) -> Option<(usize, usize)> {
         #[cfg(test)]
-        super::lock::holds::visit();
+        crate::common::spin_lock::holds::visit();
         let slot = self.table.get_bucket(bucket)?;
         Some((slot.state.events(), slot.state.heap_bytes() + Key::heap_bytes(&slot.key)))
     }

@@ -1,9 +1,9 @@
 //! Tests of the steps under the locks of a store: their length, and their sum.
 
-use super::lock::holds;
 use super::shard::Shard;
 use super::stats::{MAX_RESTARTS, STEP, ShardCount};
 use super::{MemoryOptions, MemoryStats, MemoryStore, OnFull, SWEEP_STEP};
+use crate::common::spin_lock::holds;
 use crate::{Algorithm, Check, Checks, Key, ManualClock, Micros, Quota};
 
 fn store(max_keys: usize) -> (ManualClock, MemoryStore<ManualClock>) {

@@ -9,18 +9,18 @@
 use std::thread;
 use std::time::Duration;
 
-pub(super) type LockGuard<'a, T> = spin::mutex::SpinMutexGuard<'a, T>;
+pub(crate) type LockGuard<'a, T> = spin::mutex::SpinMutexGuard<'a, T>;
 
 #[derive(Debug)]
-pub(super) struct Lock<T>(spin::mutex::SpinMutex<T>);
+pub(crate) struct Lock<T>(spin::mutex::SpinMutex<T>);
 
 impl<T> Lock<T> {
-    pub(super) fn new(value: T) -> Self {
+    pub(crate) fn new(value: T) -> Self {
         Lock(spin::mutex::SpinMutex::new(value))
     }
 
     #[inline]
-    pub(super) fn lock(&self) -> LockGuard<'_, T> {
+    pub(crate) fn lock(&self) -> LockGuard<'_, T> {
         #[cfg(test)]
         holds::begin();
         match self.0.try_lock() {
@@ -47,7 +47,7 @@ impl<T> Lock<T> {
 
 /// Buckets that this thread visits under each hold of a lock.
 #[cfg(test)]
-pub(super) mod holds {
+pub(crate) mod holds {
     use std::cell::RefCell;
 
     thread_local! {
@@ -58,12 +58,12 @@ pub(super) mod holds {
         VISITS.with_borrow_mut(|visits| visits.push(0));
     }
 
-    pub(in crate::store::memory) fn visit() {
+    pub(crate) fn visit() {
         VISITS.with_borrow_mut(|visits| *visits.last_mut().expect("a bucket is visited under a lock") += 1);
     }
 
     /// Visits of each hold since the last call.
-    pub(in crate::store::memory) fn take() -> Vec<usize> {
+    pub(crate) fn take() -> Vec<usize> {
         VISITS.take()
     }
 }
