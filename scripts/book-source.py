@@ -4,8 +4,8 @@
 book-source.py FOLDER          writes the source of the book into a folder
 book-source.py --check FOLDER  checks that every local link of the built book leads to a file
 
-On GitHub a page may link to a file outside of docs/. In the book, ARCHITECTURE.md and SECURITY.md are pages, and other files
-are copied beside the pages.
+On GitHub a page may link to a file outside of docs/. In the book, ARCHITECTURE.md, SECURITY.md and README.zh-CN.md are pages, and
+other files are copied beside the pages.
 """
 
 import os
@@ -19,6 +19,7 @@ root = Path(__file__).resolve().parent.parent
 # Files outside of docs/ that are pages of the book.
 PAGES = {
     "README.md": "README.md",
+    "README.zh-CN.md": "README.zh-CN.md",
     "ARCHITECTURE.md": "explanation/architecture.md",
     "SECURITY.md": "explanation/security.md",
 }

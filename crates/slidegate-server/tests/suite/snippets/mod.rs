@@ -3,6 +3,7 @@
 mod expected;
 mod page;
 mod session;
+mod translation;
 
 use std::path::{Path, PathBuf};
 
@@ -250,10 +251,12 @@ fn check_flags<'a>(program: &Command, words: impl Iterator<Item = &'a str>) -> R
     Ok(())
 }
 
-/// Runs the `console` blocks of all pages that a filter selects, page by page. The failures are reported together.
+/// Runs the `console` blocks of all pages that a filter selects, page by page. The failures are reported together. Translations
+/// are not run: `translations_agree_with_their_originals` compares them.
 #[track_caller]
 fn run(selects: impl Fn(&str) -> bool) {
-    let pages: Vec<String> = pages().into_iter().filter(|page| selects(page)).collect();
+    let is_run = |page: &String| selects(page) && translation::original(page).is_none();
+    let pages: Vec<String> = pages().into_iter().filter(is_run).collect();
     let run = |page: &String| {
         let blocks = blocks(page);
         if !blocks.iter().any(|block| block.language == "console") {
@@ -297,6 +300,24 @@ fn explanation_runs() {
 #[test]
 fn other_pages_run() {
     run(|page| !GROUPS.iter().any(|group| page.starts_with(group)));
+}
+
+/// A page that is not run because it is a translation has the commands and files of a page that is run.
+#[test]
+fn translations_agree_with_their_originals() {
+    let (pages, mut problems, mut compared) = (pages(), Vec::new(), 0);
+    let read = |page: &str| std::fs::read_to_string(root().join(page)).unwrap();
+    for page in &pages {
+        let Some(original) = translation::original(page) else { continue };
+        if pages.contains(&original) {
+            problems.extend(translation::differences((&original, &read(&original)), (page, &read(page))));
+            compared += 1;
+        } else {
+            problems.push(format!("{page}: there is no {original}"));
+        }
+    }
+    assert!(problems.is_empty(), "{}", problems.join("\n"));
+    assert!(compared >= 5, "{compared} translations");
 }
 
 #[test]
