@@ -7,10 +7,11 @@
 //! after which Redis adds nothing more to the stream. Such entries are skipped, and the next text that is shared
 //! starts the stream anew.
 
-use redis::Value;
+use redis::{Pipeline, Value};
 
 use super::epoch::Purpose;
 use super::server::Call;
+use super::topology::ShardId;
 use super::{RedisStore, bad_reply};
 use crate::{Error, Key};
 
@@ -97,14 +98,29 @@ impl RedisStore {
         read(self.call_stream(name, add).await?)
     }
 
+    /// Adds an entry by a pipeline whose first command is an `XADD`, and returns its id. None if an impossible id prevents that.
+    pub(super) async fn append_all(&self, name: &str, pipeline: &Pipeline) -> Result<Option<String>, Error> {
+        match self.inner.topology.call(self.shard(name), Purpose::Decide, Call::All(pipeline)).await {
+            Ok(reply) => {
+                let (id,): (String,) = redis::from_redis_value(reply).map_err(|_| bad_reply())?;
+                Ok(Some(id).filter(|id| version(id).is_some()))
+            }
+            Err(error) if error.to_string().contains(EXHAUSTED) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
     pub(super) fn stream(&self, name: &str) -> String {
         self.inner.names.shared(name)
     }
 
     pub(super) async fn call_stream(&self, name: &str, command: &redis::Cmd) -> Result<Value, Error> {
-        // The key of a count with that name has the same slot.
-        let shard = self.inner.topology.shard_of(&Key::printed(name), &self.inner.names);
-        self.inner.topology.call(shard, Purpose::Decide, Call::Command(command)).await
+        self.inner.topology.call(self.shard(name), Purpose::Decide, Call::Command(command)).await
+    }
+
+    /// The key of a count with that name has the same slot.
+    fn shard(&self, name: &str) -> ShardId {
+        self.inner.topology.shard_of(&Key::printed(name), &self.inner.names)
     }
 }
 
