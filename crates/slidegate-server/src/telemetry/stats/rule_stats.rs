@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use crossbeam_utils::CachePadded;
 use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
 use slidegate::{Limit, Mode, Rule, Rules, ShadowChange, Source, rules::AD_HOC};
 
 use super::counters::{RuleCounters, RuleVerdict};
@@ -71,8 +72,9 @@ pub(crate) struct RuleHistory {
     pub(crate) seconds_since: u64,
 }
 
-/// Number of verdicts of a rule, and their total duration.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// Number of verdicts of a rule, and their total duration. Other nodes get them as a list, in this order.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "[u64; 5]", into = "[u64; 5]")]
 pub(crate) struct Totals {
     pub(crate) allowed: u64,
     pub(crate) denied: u64,
@@ -241,7 +243,7 @@ pub(super) fn push<T>(queue: &mut VecDeque<T>, most: usize, value: T) {
 impl Totals {
     /// Returns the number of decisions in which the rule took part.
     pub(crate) fn decisions(&self) -> u64 {
-        self.allowed + self.denied + self.would_deny
+        self.allowed.saturating_add(self.denied).saturating_add(self.would_deny)
     }
 
     /// Returns the number of requests that the rule allowed and charged.
@@ -264,14 +266,27 @@ impl Totals {
         }
     }
 
-    fn plus(&self, other: &Totals) -> Totals {
+    /// Numbers of other nodes may be any, so the sum is bounded.
+    pub(crate) fn plus(&self, other: &Totals) -> Totals {
         Totals {
-            allowed: self.allowed + other.allowed,
-            denied: self.denied + other.denied,
-            would_deny: self.would_deny + other.would_deny,
-            not_charged: self.not_charged + other.not_charged,
-            took: self.took + other.took,
+            allowed: self.allowed.saturating_add(other.allowed),
+            denied: self.denied.saturating_add(other.denied),
+            would_deny: self.would_deny.saturating_add(other.would_deny),
+            not_charged: self.not_charged.saturating_add(other.not_charged),
+            took: self.took.saturating_add(other.took),
         }
+    }
+}
+
+impl From<[u64; 5]> for Totals {
+    fn from([allowed, denied, would_deny, not_charged, took]: [u64; 5]) -> Self {
+        Totals { allowed, denied, would_deny, not_charged, took }
+    }
+}
+
+impl From<Totals> for [u64; 5] {
+    fn from(Totals { allowed, denied, would_deny, not_charged, took }: Totals) -> Self {
+        [allowed, denied, would_deny, not_charged, took]
     }
 }
 
