@@ -83,6 +83,8 @@ export function keyPath(key) {
 export const access = (token) => json("v1/access", { as: token });
 export const ruleHistory = (rule) => json(`v1/history?${new URLSearchParams({ rule })}`);
 export const top = (period, rule) => json(`v1/top?${new URLSearchParams(rule ? { period, rule } : { period })}`);
+/** All nodes that share a Redis, and their sums. */
+export const fleet = () => json("v1/fleet");
 export const inspect = (key, signal) => json(keyPath(key), { signal });
 export const reset = (key) => json(keyPath(key), { method: "DELETE" });
 export const acquire = (request) => post("v1/acquire", request, [429]);

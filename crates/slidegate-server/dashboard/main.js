@@ -7,6 +7,7 @@ import { bind, go, onAddress, read, startAddress, write } from "./address.js";
 import { bound, brief, clock, share } from "./words.js";
 import { Chart } from "./chart.js";
 import { Editor } from "./editor.js";
+import { Fleet } from "./fleet.js";
 import { History } from "./history.js";
 import { Inspector } from "./inspector.js";
 import { Live } from "./live.js";
@@ -22,6 +23,8 @@ import { startShortcuts } from "./shortcuts.js";
 document.title = `${location.host} – Slidegate`;
 
 const history = new History();
+/** Sums of all nodes, from the time at which the page first showed them. */
+const fleetHistory = new History();
 const ranges = document.querySelectorAll("#range input");
 const chart = new Chart($("chart"), $("readout"), history, { zoomed: (from, until) => zoomed(from, until) });
 bind("range", ranges, () => chart.setRange(Number(document.querySelector("#range input:checked")?.value ?? 900)));
@@ -31,7 +34,15 @@ const inspector = new Inspector();
 const inspect = (key) => inspector.open(key);
 const panel = new RulePanel(inspect);
 const rulesTable = new RulesTable((name) => panel.open(name));
-const sections = [rulesTable, panel, new TopKeys(inspect), new StoreHealth(), new TryIt(inspect), new Editor()];
+const sections = [panel, new TopKeys(inspect), new StoreHealth(), new TryIt(inspect), new Editor()];
+
+const fleet = new Fleet((on, at) => {
+  if (fleetHistory.last == null) fleetHistory.start({ until_ms: at, allowed: [], denied: [] });
+  chart.history = on ? fleetHistory : history;
+  chart.draw();
+  text($("p50-name"), on ? "Slowest median" : "Median time");
+  text($("p99-name"), on ? "Slowest 99 %" : "99 % of times");
+});
 
 const live = new Live({
   history(sent) {
@@ -45,10 +56,9 @@ const live = new Live({
     if (!rightsKnown()) refreshAccess();
     history.add(tick.at_ms, tick.allowed, tick.denied);
     loaded();
-    chart.draw();
-    figures(tick);
     edition(tick.edition);
     for (const section of sections) section.tick(tick);
+    fleet.tick(tick, (sums) => show(tick, sums));
   },
   state: feedState,
   unauthorized: connect,
@@ -98,19 +108,32 @@ function loaded() {
   $("chart").classList.remove("skeleton");
 }
 
-function figures(tick) {
+/** Shows the second of this node, or the sums of all nodes if there are any. */
+function show(tick, sums) {
+  if (sums) fleetHistory.add(tick.at_ms, sums.allowed, sums.denied);
+  chart.draw();
+  figures(sums ?? tick, sums ? { allowed: sums.allowed_minute, denied: sums.denied_minute } : lastMinute());
+  rulesTable.tick(tick, sums);
+}
+
+function figures(tick, { allowed, denied }) {
   text($("allowed-rate"), brief(tick.allowed));
   text($("denied-rate"), brief(tick.denied));
   text($("shadow-rate"), `${brief(tick.would_deny)}/s`);
   text($("p50"), bound(tick.p50_us));
   text($("p99"), bound(tick.p99_us));
+  text($("denied-share"), allowed + denied ? share(denied / (allowed + denied)) : "–");
+  $("empty").hidden = fleet.on || history.any();
+}
+
+/** Requests of this node in the last minute. */
+function lastMinute() {
   let [allowed, denied] = [0, 0];
   for (const column of history.columns(history.last - 59, history.last, 1)) {
     allowed += column.allowed || 0;
     denied += column.denied || 0;
   }
-  text($("denied-share"), allowed + denied ? share(denied / (allowed + denied)) : "–");
-  $("empty").hidden = history.any();
+  return { allowed, denied };
 }
 
 function edition({ version, hash, source, failure }) {

@@ -15,7 +15,8 @@ export class RulesTable {
     this.open = open;
     this.rules = [];
     this.rows = new Map();
-    this.minutes = new Minutes();
+    this.minutes = this.ofNode = new Minutes();
+    this.ofFleet = new Minutes();
     this.body = $("rules-body");
     this.body.append(...Array.from({ length: 4 }, () =>
       el("tr", { class: "skeleton-row", role: "row" }, ...Array.from({ length: 9 }, () => el("td", { role: "cell" }, el("span"))))));
@@ -26,14 +27,19 @@ export class RulesTable {
 
   /** Takes the last minute of the rules from the server. */
   start(rules) {
-    this.minutes.start(rules);
+    this.ofNode.start(rules);
   }
 
-  tick({ rules, rules_count: all, edition }) {
+  /** `sums` are those of all nodes; null if the page shows this node. */
+  tick({ rules, rules_count: all, edition }, sums) {
     this.shadows = new Map((edition?.shadows ?? []).map((shadow) => [shadow.rule, shadow]));
     this.all = all ?? rules.length;
-    this.rules = rules;
-    this.minutes.add(rules);
+    this.rules = sums?.rules ?? rules;
+    this.ofNode.add(rules);
+    // A picture of all nodes starts anew, because it would hide a gap.
+    if (sums) this.ofFleet.add(sums.rules);
+    else this.ofFleet = new Minutes();
+    this.minutes = sums ? this.ofFleet : this.ofNode;
     this.draw();
   }
 

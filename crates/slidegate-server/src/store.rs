@@ -132,6 +132,14 @@ impl AnyStore {
         }
     }
 
+    /// Returns the state of the Redis servers that were called so far; none with the memory store.
+    pub(crate) fn servers(&self) -> Vec<ServerStats> {
+        match self {
+            AnyStore::Memory(_) => Vec::new(),
+            AnyStore::Redis(redis) => redis.failover.servers(),
+        }
+    }
+
     /// Returns whether decisions can be made now.
     pub async fn ready(&self) -> Readiness {
         let AnyStore::Redis(redis) = self else { return Readiness::Ready };

@@ -4,6 +4,7 @@ pub(crate) mod adaptive_task;
 pub(crate) mod auth;
 pub(crate) mod decision_body;
 pub(crate) mod explain;
+pub(crate) mod fleet;
 pub(crate) mod live_feed;
 pub(crate) mod monitor;
 pub(crate) mod request_budget;

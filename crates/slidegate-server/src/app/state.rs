@@ -7,6 +7,7 @@ use slidegate::{Error, Key, Limiter, Micros, Rules, redis::RedisStore, store::Me
 use tokio::sync::Semaphore;
 
 use super::auth::Auth;
+use super::fleet::Fleet;
 use super::live_feed::LiveFeed;
 use super::monitor::Monitor;
 use super::request_budget::{BudgetShare, RequestBudget};
@@ -46,6 +47,8 @@ pub struct AppState {
     pub(crate) monitor: Monitor,
     /// Statistics on their way to dashboards and metric scrapers.
     pub(crate) export: StatsExport,
+    /// This node among the nodes that share a Redis.
+    pub(crate) fleet: Fleet,
 }
 
 /// Settings of a server, fixed when it starts.
@@ -100,6 +103,7 @@ impl AppState {
             stats,
             monitor: Monitor::default(),
             export: StatsExport::default(),
+            fleet: Fleet::default(),
         }
     }
 

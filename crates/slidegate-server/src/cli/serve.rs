@@ -13,7 +13,7 @@ use crate::app::auth::{Auth, TOKEN_VARIABLE, Token};
 use crate::app::reservation_keys::{self, SharedKey};
 use crate::app::rule_manager::{FileSource, Sighup};
 use crate::app::state::{AppState, Settings};
-use crate::app::{adaptive_task, monitor, rule_manager};
+use crate::app::{adaptive_task, fleet, monitor, rule_manager};
 use crate::common::console::say;
 use crate::common::signals;
 use crate::config::{AccessConfig, Config, Listen, ListenAddress, ReservationsConfig, StoreKind};
@@ -121,6 +121,8 @@ pub(super) fn run(args: ServeArgs) -> Result<(), String> {
             app.set_rules_text(text);
         }
         app.stats.enabled = settings.monitor.decisions;
+        app.fleet.name =
+            addresses.first().map_or_else(String::new, |(_, address)| fleet::node_name(*address));
         let shared_key = match (reservation_keys, store.redis_store()) {
             (Some(keys), _) => {
                 app.limiter.set_reservation_keys(keys);
@@ -137,6 +139,7 @@ pub(super) fn run(args: ServeArgs) -> Result<(), String> {
         tokio::spawn(store.clone().start_and_watch());
         tokio::spawn(monitor::watch(Arc::clone(&app), settings.monitor));
         tokio::spawn(adaptive_task::watch(Arc::clone(&app)));
+        tokio::spawn(fleet::publish(Arc::clone(&app)));
         if let Some(tls) = tls {
             tokio::spawn(tls.reload_on_change());
         }

@@ -279,6 +279,66 @@ fn shows_a_redis_outage_and_its_end() {
 }
 
 #[test]
+fn shows_all_nodes_and_their_sum() {
+    let redis = RedisServer::start(Flavour::Redis7);
+    let node = |rules: &str| Server::with_env(&[], rules, &["--store", &redis.url()]);
+    let (one, two) = (node(RULES), node(&RULES.replace("limit: 500", "limit: 400")));
+    let rows = |n: usize| format!("document.querySelectorAll('#nodes tbody tr[data-node]').length === {n}");
+    // The sum of a column of a table is the figure; each row has more than `least`.
+    let adds_up = |table: &str, column: &str, least: i32, figure: &str| {
+        format!(
+            "(() => {{ const number = cell => Number(cell.textContent.replace(/[^0-9.]/g, '')); \
+             const cells = [...document.querySelectorAll('{table} td[data-label=\"{column}\"]')].map(number); \
+             return cells.every(n => n > {least}) && cells.reduce((all, n) => all + n) === number(document.querySelector('{figure}')) }})()"
+        )
+    };
+    under_load(&one, || {
+        look(&one, |page| {
+            under_load(&two, || {
+                page.until("the switch is shown", "!document.querySelector('#scope').hidden");
+                assert_eq!(page.run("return document.querySelector('#nodes').hidden", &[]), json!(true));
+                page.run("document.querySelector('#scope input[value=all]').click()", &[]);
+                page.until("both nodes are listed", &rows(2));
+                page.until("requests are added up", &adds_up("#nodes", "Allowed/s", 0, "#allowed-rate"));
+                page.until("denials are added up", &adds_up("#nodes", "Denied/s", 0, "#denied-rate"));
+                page.until("rules have the sums", &adds_up("#rules", "Denied/s", -1, "#denied-rate"));
+                assert_eq!(page.text("#nodes tbody .differs small").len(), 16, "the hash of the other node");
+                page.until(
+                    "the chart has two seconds",
+                    "document.querySelector('#chart .line-allowed').getAttribute('d').includes('L')",
+                );
+                for theme in ["light", "dark"] {
+                    page.run(&format!("document.documentElement.dataset.theme = '{theme}'"), &[]);
+                    for (width, device) in [(1_280, ""), (390, "-phone")] {
+                        page.whole_picture(&format!("fleet-{theme}{device}"), width);
+                        page.accessible(&format!("fleet {theme}{device}"));
+                        let cut_off = "return document.documentElement.scrollWidth - document.documentElement.clientWidth";
+                        assert_eq!(page.run(cut_off, &[]), json!(0), "{theme}{device}: nothing is cut off");
+                    }
+                }
+                let hash = page.run("return location.hash", &[]).as_str().unwrap().to_owned();
+                assert!(hash.contains("scope=all"), "{hash}");
+                look_at(&two, &hash, |copy| copy.until("a link shows all nodes", &rows(2)));
+            });
+            two.terminate();
+            page.until("the stopped node is gone", &rows(1));
+            page.run("document.querySelector('#scope input[value=node]').click()", &[]);
+            page.until(
+                "this node is shown",
+                "document.querySelector('#nodes').hidden && !location.hash.includes('scope')",
+            );
+        });
+    });
+    // Without Redis there is no other node.
+    let memory = Server::with_rules(RULES);
+    look_at(&memory, "#scope=all", |page| {
+        page.until("it is live", "document.querySelectorAll('#rules tbody tr[data-rule]').length === 3");
+        let hidden = "return ['scope', 'nodes'].map(id => document.getElementById(id).hidden)";
+        assert_eq!(page.run(hidden, &[]), json!([true, true]));
+    });
+}
+
+#[test]
 fn shows_that_the_server_is_gone() {
     let server = Server::with_env(&[("SLIDEGATE_TOKEN", ADMIN)], RULES, &[]);
     look(&server, |page| {

@@ -17,6 +17,7 @@ mod envoy; // a real Envoy in front of the server
 mod envoy_config; // files of envoyproxy/ratelimit
 mod explain; // `slidegate explain` and `/v1/explain`
 mod fast_path; // the fast path and hyper answer alike
+mod fleet; // nodes that share a Redis add up their statistics
 mod forward_auth; // `/v1/authorize` for proxies
 mod grpc; // Envoy's rate-limit service over gRPC
 mod holds_and_warm_up; // held permits and warm-up over the API

@@ -178,6 +178,8 @@ async fn missing_password_or_permission_is_an_error() {
         assert!(store.weigh(10).await.unwrap().bytes > 0);
         assert!(store.audit(&key("a"), None, true).await.unwrap().is_some());
         store.clean(0, 100).await.unwrap();
+        store.broadcast("fleet", "a", "text").await.unwrap();
+        assert!(!store.broadcasts("fleet", Duration::from_secs(60)).await.unwrap().is_empty());
         if mode == RedisMode::Script {
             let oracle = crate::conformance::Traffic {
                 encoding: Encoding::Packed,

@@ -564,3 +564,76 @@ async fn dead_shard_fails_only_its_own_keys() {
     }
     eprintln!("shards: one of two died: its {} keys failed, the other {} went on", gone.len(), there.len());
 }
+
+/// Names and texts of the broadcasts of the last minute, the newest first.
+async fn broadcasts(store: &RedisStore) -> Vec<(String, String)> {
+    let broadcasts = store.broadcasts("fleet", Duration::from_secs(60)).await.unwrap();
+    broadcasts.into_iter().map(|broadcast| (broadcast.sender, broadcast.text)).collect()
+}
+
+fn texts(pairs: &[(&str, &str)]) -> Vec<(String, String)> {
+    pairs.iter().map(|(sender, text)| ((*sender).to_owned(), (*text).to_owned())).collect()
+}
+
+#[tokio::test]
+async fn broadcasts_reach_every_process() {
+    let cluster = Cluster::start();
+    let one = RedisServer::start(Flavour::Redis7);
+    let on_one = || RedisStore::with_options(&patient(RedisOptions::new(one.url()))).unwrap();
+    for (here, there) in [(clustered(&cluster), clustered(&cluster)), (on_one(), on_one())] {
+        assert!(broadcasts(&there).await.is_empty());
+        here.broadcast("fleet", "a", "1").await.unwrap();
+        there.broadcast("fleet", "b", "2").await.unwrap();
+        for store in [&here, &there] {
+            assert_eq!(broadcasts(store).await, texts(&[("b", "2"), ("a", "1")]));
+        }
+        here.broadcast("other", "a", "3").await.unwrap();
+        assert_eq!(broadcasts(&there).await.len(), 2, "of another topic");
+    }
+    let (slot, store) = (cluster.slot_of("{fleet}"), clustered(&cluster));
+    let from = cluster.node_of_slot(slot);
+    assert_eq!(broadcasts(&store).await.len(), 2);
+    cluster.migrate_slot(slot, cluster.primaries().into_iter().find(|port| *port != from).unwrap());
+    store.broadcast("fleet", "c", "4").await.unwrap();
+    assert_eq!(broadcasts(&store).await, texts(&[("c", "4"), ("b", "2"), ("a", "1")]));
+}
+
+/// Any program that can write to Redis can add entries that are no text, too many entries, and ids that no clock makes.
+#[tokio::test]
+async fn entries_of_other_programs_do_not_stop_broadcasts() {
+    const STREAM: &str = "sg:{fleet}:shared";
+    let server = RedisServer::start(Flavour::Redis7);
+    let store = RedisStore::with_options(&patient(RedisOptions::new(server.url()))).unwrap();
+    store.broadcast("fleet", "a", "1").await.unwrap();
+    let mut client = server.client();
+    for (name, text) in [(&b"\xff"[..], &b"x"[..]), (b"x", b"\xff"), (b"b", b"")] {
+        redis::cmd("XADD").arg(STREAM).arg("*").arg(name).arg(text).exec(&mut client).unwrap();
+    }
+    assert_eq!(broadcasts(&store).await, texts(&[("b", ""), ("a", "1")]));
+    let mut flood = redis::pipe();
+    for n in 0..2_500 {
+        flood.cmd("XADD").arg(STREAM).arg("*").arg("flood").arg(n).ignore();
+    }
+    flood.exec(&mut client).unwrap();
+    store.broadcast("fleet", "a", "2").await.unwrap();
+    let read = broadcasts(&store).await;
+    assert_eq!((read.len(), &read[..1]), (1_000, &texts(&[("a", "2")])[..]));
+    let kept: u64 = redis::cmd("XLEN").arg(STREAM).query(&mut client).unwrap();
+    assert!(kept <= 1_100, "about a thousand, not {kept}");
+    // The last id that there is, one that no clock makes, and one in the year 9999.
+    let ids = ["18446744073709551615-18446744073709551615", "253402300800000-7", "253402300799999-7"];
+    for (n, id) in ids.into_iter().enumerate() {
+        for reads_first in [false, true] {
+            server.run(&format!("XADD {STREAM} {id} x y"));
+            if reads_first {
+                assert!(broadcasts(&store).await.is_empty(), "no age is known: {id}");
+            }
+            store.broadcast("fleet", "a", &n.to_string()).await.unwrap();
+            // A message after an id of the future is dated there too, and removed by the first read.
+            if broadcasts(&store).await.is_empty() {
+                store.broadcast("fleet", "a", &n.to_string()).await.unwrap();
+            }
+            assert_eq!(broadcasts(&store).await, texts(&[("a", &n.to_string())]), "{id}");
+        }
+    }
+}

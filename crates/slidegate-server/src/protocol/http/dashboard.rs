@@ -24,6 +24,7 @@ PUT  /v1/rules          replaces the rules (YAML or JSON); needs an admin token
 GET  /v1/keys/KEY       count of a key; DELETE resets it, and needs an admin token
 GET  /v1/top  /v1/live  top keys; live statistics
 GET  /v1/history?rule=… last hour of a rule
+GET  /v1/fleet          all nodes that share a Redis, and their sums
 GET  /v1/access         rights of a token
 GET  /healthz  /readyz  /metrics
 GET  /openapi.json      OpenAPI description
@@ -57,6 +58,7 @@ const FILES: &[(&str, &[u8])] = embedded![
     "editor.js",
     "events.js",
     "favicon.svg",
+    "fleet.js",
     "health.js",
     "highlight.js",
     "history.js",

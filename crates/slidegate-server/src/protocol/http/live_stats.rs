@@ -20,7 +20,7 @@ const MAX_RULES: usize = 1_000;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// Closes each second of the statistics, and publishes it if anyone subscribes to the live feed.
+/// Closes each second of the statistics, for the other nodes, and publishes it if anyone subscribes to the live feed.
 pub(crate) async fn publish_every_second(app: Arc<AppState>) {
     let clock = SystemClock::new();
     let mut seconds = tokio::time::interval(SECOND);
@@ -29,6 +29,7 @@ pub(crate) async fn publish_every_second(app: Arc<AppState>) {
     loop {
         seconds.tick().await;
         app.stats.tick();
+        app.fleet.second_ended();
         if app.export.live.has_subscribers() {
             let tick = Tick::new(&app, clock.now().get() / 1_000).await;
             // Serializing our own types cannot fail.

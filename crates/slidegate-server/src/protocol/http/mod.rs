@@ -11,6 +11,7 @@ mod dto;
 mod error;
 mod explain;
 mod fast_path;
+mod fleet;
 mod forward_auth;
 mod health;
 mod history;
@@ -165,6 +166,7 @@ fn routes() -> Vec<Route> {
         self::top_keys::route(),
         live::route(),
         history::route(),
+        fleet::route(),
         access::route(),
         self::capture::route(),
         health::healthz_route(),

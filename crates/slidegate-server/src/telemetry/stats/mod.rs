@@ -24,6 +24,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use arc_swap::ArcSwap;
 use crossbeam_utils::CachePadded;
 use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
 use slidegate::{Clock, Key, Limiter, Micros, Rules, Source, SystemClock};
 
 use self::counters::CoreCounters;
@@ -34,7 +35,7 @@ pub(crate) use self::instrumented::Instrumented;
 pub(crate) use self::per_second::PerSecond;
 pub(crate) use self::recent_keys::RecentKeys;
 use self::rule_stats::RuleTable;
-pub(crate) use self::rule_stats::{RuleRow, RuleSummary, STEP_SECONDS};
+pub(crate) use self::rule_stats::{RuleRow, RuleSummary, STEP_SECONDS, Totals};
 pub(crate) use self::shadow_diff::Shadow;
 use self::unmatched::UnmatchedLog;
 use super::capture::Recorder;
@@ -85,10 +86,20 @@ impl Drop for ConnectionGuard<'_> {
 }
 
 /// Numbers of allowed and denied requests.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Requests {
     pub(crate) allowed: u64,
     pub(crate) denied: u64,
+}
+
+impl Requests {
+    /// Numbers of other nodes may be any, so the sum is bounded.
+    pub(crate) fn plus(&self, other: &Requests) -> Requests {
+        Requests {
+            allowed: self.allowed.saturating_add(other.allowed),
+            denied: self.denied.saturating_add(other.denied),
+        }
+    }
 }
 
 impl DecisionStats {

@@ -70,6 +70,13 @@ impl DecisionStats {
         (per_second.seconds.back().copied().unwrap_or_default(), per_second.last_durations.clone())
     }
 
+    /// Returns the counts of the last minute.
+    pub(crate) fn last_minute(&self) -> Requests {
+        let per_second = self.per_second.lock();
+        let seconds = per_second.seconds.iter().rev().take(60);
+        seconds.fold(Requests::default(), |all, second| all.plus(second))
+    }
+
     pub(crate) fn history(&self) -> History {
         History { seconds: self.per_second.lock().seconds.iter().copied().collect() }
     }

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crossbeam_utils::CachePadded;
 use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
 use slidegate::{Limit, Mode, Rule, Rules, ShadowChange, Source, rules::AD_HOC};
 
 use super::counters::{RuleCounters, RuleVerdict};
@@ -64,8 +65,9 @@ struct RecentVerdicts {
     step_seconds: u64,
 }
 
-/// Number of verdicts of a rule, and their total duration.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// Number of verdicts of a rule, and their total duration. Other nodes get them as a list, in this order.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "[u64; 5]", into = "[u64; 5]")]
 pub(crate) struct Totals {
     pub(crate) allowed: u64,
     pub(crate) denied: u64,
@@ -217,7 +219,7 @@ impl RuleRow {
     pub(crate) fn summary(&self) -> RuleSummary {
         let recent = self.recent.lock();
         let seconds = recent.seconds.iter();
-        let minute = seconds.fold(Totals::default(), |all, second| all.combine(second, u64::saturating_add));
+        let minute = seconds.fold(Totals::default(), |all, second| all.plus(second));
         let peak = recent.peaks.iter().max().copied().filter(|peak| *peak > 0);
         RuleSummary {
             second: recent.seconds.back().copied().unwrap_or_default(),
@@ -238,7 +240,7 @@ pub(super) fn push<T>(queue: &mut VecDeque<T>, most: usize, value: T) {
 impl Totals {
     /// Returns the number of decisions in which the rule took part.
     pub(crate) fn decisions(&self) -> u64 {
-        self.allowed + self.denied + self.would_deny
+        self.allowed.saturating_add(self.denied).saturating_add(self.would_deny)
     }
 
     /// Returns the number of requests that the rule allowed and charged.
@@ -255,6 +257,11 @@ impl Totals {
         self.combine(before, u64::saturating_sub)
     }
 
+    /// Numbers of other nodes may be any, so the sum is bounded.
+    pub(crate) fn plus(&self, other: &Totals) -> Totals {
+        self.combine(other, u64::saturating_add)
+    }
+
     fn combine(&self, other: &Totals, combine: fn(u64, u64) -> u64) -> Totals {
         Totals {
             allowed: combine(self.allowed, other.allowed),
@@ -263,6 +270,18 @@ impl Totals {
             not_charged: combine(self.not_charged, other.not_charged),
             took: combine(self.took, other.took),
         }
+    }
+}
+
+impl From<[u64; 5]> for Totals {
+    fn from([allowed, denied, would_deny, not_charged, took]: [u64; 5]) -> Self {
+        Totals { allowed, denied, would_deny, not_charged, took }
+    }
+}
+
+impl From<Totals> for [u64; 5] {
+    fn from(Totals { allowed, denied, would_deny, not_charged, took }: Totals) -> Self {
+        [allowed, denied, would_deny, not_charged, took]
     }
 }
 

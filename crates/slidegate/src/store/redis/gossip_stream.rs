@@ -12,6 +12,9 @@ use crate::Error;
 /// Approximate number of entries that are kept: enough for some moments of hundreds of processes.
 const MAX_ENTRIES: usize = 2_000;
 
+/// Approximate number of broadcasts that are kept, and the most that are read at once: five seconds of 200 processes.
+const MAX_BROADCASTS: usize = 1_000;
+
 /// Time that the stream is kept after its last entry.
 const STREAM_TTL: Duration = Duration::from_secs(60);
 
@@ -22,7 +25,54 @@ pub(crate) struct GossipMessage {
     pub(crate) text: String,
 }
 
+/// Message that a process has sent to all processes that use the same Redis.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Broadcast {
+    /// Name of the sender.
+    pub sender: String,
+    /// Content.
+    pub text: String,
+    /// Time since Redis received the message, by the clock of Redis.
+    pub age: Duration,
+}
+
 impl RedisStore {
+    /// Sends a message to all processes that use this Redis. Messages of one `topic` are in one stream, of which Redis keeps
+    /// about the last thousand entries, and which expires a minute after the last one.
+    pub async fn broadcast(&self, topic: &str, sender: &str, text: &str) -> Result<(), Error> {
+        let message = GossipMessage { who: sender.to_owned(), text: text.to_owned() };
+        self.add_message(topic, &message, MAX_BROADCASTS).await.map(drop)
+    }
+
+    /// Returns the messages of a topic of the last `lately`, the newest first, and at most a thousand. Entries that another
+    /// program has added and that are no text are skipped.
+    ///
+    /// If the newest entry is dated ahead of the clock of Redis, because the clock was set back or another program wrote the
+    /// entry, no age is known. Then the stream is removed, and the next message starts a new one.
+    pub async fn broadcasts(&self, topic: &str, lately: Duration) -> Result<Vec<Broadcast>, Error> {
+        let (seconds, micros): (u64, u64) = self.query_stream(topic, &redis::cmd("TIME")).await?;
+        let now = seconds.saturating_mul(1_000).saturating_add(micros / 1_000);
+        let lately = u64::try_from(lately.as_millis()).unwrap_or(u64::MAX);
+        let mut read = redis::cmd("XREVRANGE");
+        read.arg(self.stream(topic))
+            .arg("+")
+            .arg(now.saturating_sub(lately))
+            .arg("COUNT")
+            .arg(MAX_BROADCASTS);
+        let entries: Vec<Entry> = self.query_stream(topic, &read).await?;
+        if entries.first().is_some_and(|(id, _)| millis(id).is_none_or(|at| at > now.saturating_add(lately)))
+        {
+            self.query_stream::<Value>(topic, redis::cmd("UNLINK").arg(self.stream(topic))).await?;
+            return Ok(Vec::new());
+        }
+        let broadcasts = entries.into_iter().filter_map(|(id, fields)| {
+            let GossipMessage { who, text } = read_message(fields)?;
+            let age = Duration::from_millis(now.saturating_sub(millis(&id)?));
+            Some(Broadcast { sender: who, text, age })
+        });
+        Ok(broadcasts.collect())
+    }
+
     /// Publishes a message and returns the messages of all processes of the last `lately`, including this one, oldest
     /// first.
     pub(crate) async fn announce(
@@ -31,22 +81,36 @@ impl RedisStore {
         message: &GossipMessage,
         lately: Duration,
     ) -> Result<Vec<GossipMessage>, Error> {
+        let id = self.add_message(name, message, MAX_ENTRIES).await?;
+        let now = millis(&id).ok_or_else(bad_reply)?;
+        let mut read = redis::cmd("XRANGE");
+        read.arg(self.stream(name)).arg(now.saturating_sub(lately.as_millis() as u64)).arg("+");
+        let entries: Vec<Entry> = self.query_stream(name, &read).await?;
+        Ok(entries.into_iter().filter_map(|(_, fields)| read_message(fields)).collect())
+    }
+
+    /// Adds a message to a stream of about `most` entries, renews the expiry of the stream, and returns the id of the entry.
+    async fn add_message(&self, name: &str, message: &GossipMessage, most: usize) -> Result<String, Error> {
         let stream = self.stream(name);
         let mut add = redis::cmd("XADD");
-        add.arg(&stream).arg("MAXLEN").arg("~").arg(MAX_ENTRIES);
-        add.arg("*").arg(&message.who).arg(&message.text);
+        add.arg(&stream).arg("MAXLEN").arg("~").arg(most).arg("*").arg(&message.who).arg(&message.text);
         let id = self.append(name, &add).await?;
         let ttl = STREAM_TTL.as_millis() as u64;
         self.query_stream::<Value>(name, redis::cmd("PEXPIRE").arg(&stream).arg(ttl)).await?;
-        let now: u64 = id.split('-').next().and_then(|millis| millis.parse().ok()).ok_or_else(bad_reply)?;
-        let since = now.saturating_sub(lately.as_millis() as u64);
-        let entries: Vec<(String, Vec<Vec<u8>>)> =
-            self.query_stream(name, redis::cmd("XRANGE").arg(&stream).arg(since).arg("+")).await?;
-        let messages = entries.into_iter().filter_map(|(_, fields)| {
-            // Another program may have added any entry.
-            let mut texts = fields.into_iter().map(String::from_utf8);
-            Some(GossipMessage { who: texts.next()?.ok()?, text: texts.next()?.ok()? })
-        });
-        Ok(messages.collect())
+        Ok(id)
     }
+}
+
+/// Id of an entry, and its fields and values: another program may have added any.
+type Entry = (String, Vec<Vec<u8>>);
+
+/// Returns none if the entry is not the text of a message.
+fn read_message(fields: Vec<Vec<u8>>) -> Option<GossipMessage> {
+    let mut texts = fields.into_iter().map(String::from_utf8);
+    Some(GossipMessage { who: texts.next()?.ok()?, text: texts.next()?.ok()? })
+}
+
+/// Returns the time of an entry by the clock of Redis, in milliseconds since 1970.
+fn millis(id: &str) -> Option<u64> {
+    id.split('-').next()?.parse().ok()
 }

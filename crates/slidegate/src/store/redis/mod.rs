@@ -47,6 +47,7 @@ use self::codec::Plan;
 use self::codec::reply::Numbers;
 pub use self::config_stream::SharedText;
 use self::epoch::Purpose;
+pub use self::gossip_stream::Broadcast;
 pub(crate) use self::gossip_stream::GossipMessage;
 use self::invalidation::RESET;
 use self::layout::Names;

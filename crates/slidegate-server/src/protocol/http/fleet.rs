@@ -1,0 +1,200 @@
+//! `GET /v1/fleet`: all nodes that share a Redis, and the sums of their statistics.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
+use axum::Json;
+use axum::extract::State;
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use super::Shared;
+use super::operation::{Access, Operation};
+use super::route::Route;
+use crate::app::fleet::{Node, RuleCounts, Summary};
+use crate::telemetry::stats::{Requests, Totals};
+
+/// Maximum number of rules in an answer: the busiest of the last minute.
+const MAX_RULES: usize = 1_000;
+
+/// All nodes that share a Redis, and the sums of their last seconds. The seconds of two nodes end up to a second apart.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "Fleet")]
+struct FleetBody {
+    /// Nodes by name. A node that has stopped, or that does not reach Redis, is listed for 5 s.
+    nodes: Vec<NodeBody>,
+    #[serde(flatten)]
+    requests: RequestsBody,
+    /// Sums of the rules with a decision in the last minute, by name. Each node reports its 50 busiest rules.
+    rules: Vec<RuleBody>,
+    /// Reason why the other nodes are not known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<String>,
+}
+
+/// One node.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "FleetNode")]
+struct NodeBody {
+    /// Random id of the process.
+    id: String,
+    /// Host and port.
+    name: String,
+    /// True for the node that answers.
+    this_node: bool,
+    /// Time since Redis received the statistics of this node.
+    age_ms: u64,
+    /// Version of Slidegate.
+    version: String,
+    /// Number of the edition of its rules. Nodes that read their rules from files count the editions themselves.
+    edition: u64,
+    /// Hash of its rules, the same on every node that has the same rules.
+    hash: String,
+    /// Connection to Redis: `ok`, `degraded` (some servers are not used, or the node writes back after an outage) or `down`.
+    store: String,
+    #[serde(flatten)]
+    requests: RequestsBody,
+    /// Median duration of the decisions of the last second: the upper bound of its histogram bucket.
+    p50_us: Option<u64>,
+    /// 99th percentile, also the upper bound of its histogram bucket.
+    p99_us: Option<u64>,
+}
+
+#[derive(Serialize, JsonSchema)]
+struct RequestsBody {
+    /// Requests allowed in the last second.
+    allowed: u64,
+    denied: u64,
+    /// Number of times a shadow rule would have denied a request in the last second.
+    would_deny: u64,
+    allowed_minute: u64,
+    denied_minute: u64,
+}
+
+/// Sums of one rule over the nodes.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "FleetRule")]
+struct RuleBody {
+    rule: String,
+    /// Nodes with a decision of the rule in the last minute.
+    nodes: usize,
+    /// Requests of the last second that the rule had room for. Another rule may have denied them.
+    allowed: u64,
+    denied: u64,
+    would_deny: u64,
+    /// Requests of the last second that the rule allowed and charged.
+    charged: u64,
+    allowed_minute: u64,
+    denied_minute: u64,
+    would_deny_minute: u64,
+    charged_minute: u64,
+    /// Requests of the last minute that the rule had room for, but that another rule denied.
+    not_charged_minute: u64,
+    /// Highest usage of a key in the last ten seconds, as a fraction of its limit.
+    usage: Option<f64>,
+    /// Mean duration of its decisions in the last minute.
+    mean_us: Option<f64>,
+}
+
+const EXAMPLE: &str = r#"{"nodes":[{"id":"5f0c91ab","name":"web-1:8080","this_node":true,"age_ms":0,"version":"0.1.0","edition":3,"hash":"9a3c5d0f11e2b746","store":"ok","allowed":120,"denied":2,"would_deny":0,"allowed_minute":7150,"denied_minute":64,"p50_us":250,"p99_us":1000},{"id":"b72e6604","name":"web-2:8080","this_node":false,"age_ms":412,"version":"0.1.0","edition":3,"hash":"9a3c5d0f11e2b746","store":"ok","allowed":98,"denied":0,"would_deny":0,"allowed_minute":6020,"denied_minute":31,"p50_us":250,"p99_us":2500}],"allowed":218,"denied":2,"would_deny":0,"allowed_minute":13170,"denied_minute":95,"rules":[{"rule":"login-per-ip","nodes":2,"allowed":218,"denied":2,"would_deny":0,"charged":218,"allowed_minute":13170,"denied_minute":95,"would_deny_minute":0,"charged_minute":13170,"not_charged_minute":0,"usage":1.0,"mean_us":310.5}]}"#;
+
+pub(super) fn route() -> Route {
+    let operation = Operation::new(
+        Access::Api,
+        "fleet",
+        "All nodes that share a Redis, and the sums of their statistics; without Redis, this node",
+    )
+    .answers::<FleetBody>("200", "The nodes and the sums", &[EXAMPLE]);
+    Route::new("/v1/fleet").get(fleet, operation)
+}
+
+async fn fleet(State(app): State<Shared>) -> Json<FleetBody> {
+    let (nodes, error) = app.fleet.nodes(&app).await;
+    let sum = |part: fn(&Summary) -> Requests| {
+        nodes.iter().fold(Requests::default(), |all, node| all.plus(&part(&node.summary)))
+    };
+    let would_deny = nodes.iter().fold(0, |all: u64, node| all.saturating_add(node.summary.would_deny));
+    let requests = RequestsBody::new(sum(|node| node.second), sum(|node| node.minute), would_deny);
+    let rules = rules(&nodes);
+    let nodes = nodes.into_iter().map(NodeBody::from).collect();
+    Json(FleetBody { nodes, requests, rules, error: error.map(|error| error.to_string()) })
+}
+
+/// Returns the sums of the busiest rules, by name.
+fn rules(nodes: &[Node]) -> Vec<RuleBody> {
+    let mut sums: BTreeMap<&str, RuleSum> = BTreeMap::new();
+    for RuleCounts(rule, second, minute, usage) in nodes.iter().flat_map(|node| &node.summary.rules) {
+        let sum = sums.entry(rule).or_default();
+        sum.nodes += 1;
+        sum.second = sum.second.plus(second);
+        sum.minute = sum.minute.plus(minute);
+        sum.usage = sum.usage.max(*usage);
+    }
+    let mut sums: Vec<(&str, RuleSum)> = sums.into_iter().collect();
+    if sums.len() > MAX_RULES {
+        sums.sort_by_key(|(_, sum)| Reverse(sum.minute.decisions()));
+        sums.truncate(MAX_RULES);
+        sums.sort_by_key(|(rule, _)| *rule);
+    }
+    sums.into_iter().map(|(rule, sum)| RuleBody::new(rule, &sum)).collect()
+}
+
+/// Counts of a rule on some nodes.
+#[derive(Default)]
+struct RuleSum {
+    nodes: usize,
+    second: Totals,
+    minute: Totals,
+    /// Highest usage, in thousandths.
+    usage: Option<u64>,
+}
+
+impl RuleBody {
+    fn new(rule: &str, RuleSum { nodes, second, minute, usage }: &RuleSum) -> Self {
+        RuleBody {
+            rule: rule.to_owned(),
+            nodes: *nodes,
+            allowed: second.allowed,
+            denied: second.denied,
+            would_deny: second.would_deny,
+            charged: second.charged(),
+            allowed_minute: minute.allowed,
+            denied_minute: minute.denied,
+            would_deny_minute: minute.would_deny,
+            charged_minute: minute.charged(),
+            not_charged_minute: minute.not_charged,
+            usage: usage.map(|usage| usage as f64 / 1_000.0),
+            mean_us: minute.mean_us(),
+        }
+    }
+}
+
+impl RequestsBody {
+    fn new(second: Requests, minute: Requests, would_deny: u64) -> Self {
+        RequestsBody {
+            allowed: second.allowed,
+            denied: second.denied,
+            would_deny,
+            allowed_minute: minute.allowed,
+            denied_minute: minute.denied,
+        }
+    }
+}
+
+impl From<Node> for NodeBody {
+    fn from(Node { id, is_this, age, summary }: Node) -> Self {
+        NodeBody {
+            id,
+            name: summary.name,
+            this_node: is_this,
+            age_ms: u64::try_from(age.as_millis()).unwrap_or(u64::MAX),
+            version: summary.version,
+            edition: summary.edition,
+            hash: summary.hash,
+            store: summary.store,
+            requests: RequestsBody::new(summary.second, summary.minute, summary.would_deny),
+            p50_us: summary.p50_us,
+            p99_us: summary.p99_us,
+        }
+    }
+}
