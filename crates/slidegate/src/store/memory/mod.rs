@@ -15,6 +15,7 @@
 //! default new keys share counters (`overflow.rs`), and no key in the table is forgotten. Request ids and settlements
 //! have a byte budget of their own (`algorithm/note_budget.rs`).
 
+mod keys;
 mod lock;
 mod locked_shards;
 mod options;
@@ -33,6 +34,7 @@ use crossbeam_utils::CachePadded;
 
 use smallvec::SmallVec;
 
+pub use self::keys::{KeyUsage, MemoryKeyCursor, MemoryKeyPage};
 use self::lock::Lock;
 use self::locked_shards::LockedShards;
 pub use self::options::{DEFAULT_MAX_KEYS, DEFAULT_MAX_NOTE_BYTES, MemoryOptions, OnFull};
@@ -254,6 +256,7 @@ impl<C: Clock> Inner<C> {
             used,
             reset_after: state.empty_at().since(now),
             entries: entries.take(MAX_INSPECTED).collect(),
+            capacity: state.capacity(),
         })
     }
 
