@@ -6,6 +6,7 @@ pub(crate) mod decision_body;
 pub(crate) mod explain;
 pub(crate) mod live_feed;
 pub(crate) mod monitor;
+pub(crate) mod readiness;
 pub(crate) mod request_budget;
 pub(crate) mod reservation_keys;
 pub(crate) mod rule_manager;

@@ -13,16 +13,16 @@ use http_body_util::StreamBody;
 use hyper::body::Frame;
 use hyper::header::{CONTENT_TYPE, HeaderValue};
 use hyper::{HeaderMap, Response};
-use tokio::sync::watch;
+use tokio::sync::{Mutex, watch};
 use tonic::Status;
 use tonic::body::Body;
 use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse};
 
 use super::{SERVICE, framing};
+use crate::app::readiness::Readiness;
 use crate::app::state::AppState;
 use crate::protocol::listener::Stop;
-use crate::store::Readiness;
 
 /// Common prefix of the paths of the health service.
 pub(super) const PREFIX: &str = "/grpc.health.v1.Health/";
@@ -38,13 +38,17 @@ pub(super) struct Health {
     app: Arc<AppState>,
     /// Status at the last check, shared by all watches. The channel closes when the server stops.
     status: watch::Receiver<ServingStatus>,
+    /// Held from a check of the status until it is published or its watch has begun. So a watch never gets a status that is
+    /// older than its first one.
+    checking: Arc<Mutex<()>>,
 }
 
 impl Health {
     pub(super) fn new(app: Arc<AppState>, stop: Stop) -> Self {
         let (sender, status) = watch::channel(ServingStatus::Unknown);
-        tokio::spawn(poll_status(Arc::clone(&app), sender, stop));
-        Health { app, status }
+        let checking = Arc::default();
+        tokio::spawn(poll_status(Arc::clone(&app), sender, Arc::clone(&checking), stop));
+        Health { app, status, checking }
     }
 
     pub(super) async fn check(&self, request: HealthCheckRequest) -> Result<HealthCheckResponse, Status> {
@@ -57,10 +61,14 @@ impl Health {
 
     /// Streams the current status and each change that follows, until the server stops.
     pub(super) async fn watch(&self, request: HealthCheckRequest) -> Response<Body> {
+        let mut published = self.status.clone();
         let (status, changes) = if is_known(&request.service) {
-            (status_of(&self.app).await, Changes::KnownService(self.status.clone()))
+            let _checking = self.checking.lock().await;
+            // The last published status may be old: nothing is published while there is no watch.
+            published.mark_unchanged();
+            (status_of(&self.app).await, Changes::KnownService(published))
         } else {
-            (ServingStatus::ServiceUnknown, Changes::UnknownService(self.status.clone()))
+            (ServingStatus::ServiceUnknown, Changes::UnknownService(published))
         };
         let watch_stream = WatchStream { next: Some(status), last: status, changes: Some(changes) };
         let mut response =
@@ -71,7 +79,12 @@ impl Health {
 }
 
 /// Publishes the status every [`POLL_INTERVAL`] while a client watches it.
-async fn poll_status(app: Arc<AppState>, sender: watch::Sender<ServingStatus>, mut stop: Stop) {
+async fn poll_status(
+    app: Arc<AppState>,
+    sender: watch::Sender<ServingStatus>,
+    checking: Arc<Mutex<()>>,
+    mut stop: Stop,
+) {
     loop {
         tokio::select! {
             () = tokio::time::sleep(POLL_INTERVAL) => {}
@@ -79,6 +92,7 @@ async fn poll_status(app: Arc<AppState>, sender: watch::Sender<ServingStatus>, m
         }
         // One receiver belongs to [`Health`] itself.
         if sender.receiver_count() > 1 {
+            let _checking = checking.lock().await;
             sender.send_replace(status_of(&app).await);
         }
     }
@@ -86,10 +100,7 @@ async fn poll_status(app: Arc<AppState>, sender: watch::Sender<ServingStatus>, m
 }
 
 async fn status_of(app: &AppState) -> ServingStatus {
-    if !app.limiter.rules().is_known() {
-        return ServingStatus::NotServing;
-    }
-    match app.limiter.store().ready().await {
+    match app.readiness().await {
         Readiness::Ready | Readiness::Degraded(_) => ServingStatus::Serving,
         Readiness::NotReady(_) => ServingStatus::NotServing,
     }

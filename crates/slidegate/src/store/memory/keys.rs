@@ -5,7 +5,7 @@
 //! shard is visited, [`STEP`] buckets under each hold of its lock, as the statistics do.
 
 use std::collections::BTreeMap;
-use std::thread;
+use std::hint;
 
 use super::MemoryStore;
 use super::shard::Shard;
@@ -15,6 +15,9 @@ use crate::{Clock, Key, Micros};
 
 /// Number of visited buckets after which a page ends, also if it has room: a few milliseconds of work.
 const MAX_VISITED: usize = 100_000;
+
+/// Length of the pause between two steps in the same shard: about as long as a step.
+const SPINS: u32 = 64;
 
 /// Key and its permits in use.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -59,7 +62,7 @@ impl<C: Clock> MemoryStore<C> {
             let mut search = ShardSearch { most: count - keys.len(), ..ShardSearch::default() };
             while search.step(&mut shards[shard].lock(), self.inner.clock.now(), &after, &wanted) {
                 // A decision that waits for the lock gets it.
-                thread::yield_now();
+                (0..SPINS).for_each(|_| hint::spin_loop());
             }
             visited += search.next;
             let found = search.found.into_iter();

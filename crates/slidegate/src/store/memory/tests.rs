@@ -91,19 +91,19 @@ fn list(store: &MemoryStore<ManualClock>, count: usize) -> (Vec<(String, u64)>, 
 fn pages_have_every_key_that_counts_once() {
     let (clock, store) = store(20_000);
     let (hour, second) = (Quota::per_hour(1_000).unwrap(), Quota::per_second(5).unwrap());
-    for n in 0..5_000 {
+    for n in 0..1_000 {
         for _ in 0..1 + n % 3 {
             admit(&store, key(n), hour);
         }
         admit(&store, Key::new("short", [("n", n.to_string().as_str())]), second);
     }
     clock.advance(Micros::from_secs(2));
-    let mut expected: Vec<(String, u64)> = (0..5_000).map(|n| (key(n).to_string(), 1 + n % 3)).collect();
+    let mut expected: Vec<(String, u64)> = (0..1_000).map(|n| (key(n).to_string(), 1 + n % 3)).collect();
     expected.sort();
     holds::take();
     for count in [1, 17, 1_000_000] {
         let (keys, pages) = list(&store, count);
-        assert!(pages >= 5_000 / count, "{pages} pages");
+        assert!(pages >= 1_000 / count, "{pages} pages");
         assert_eq!(keys, expected, "{count}");
     }
     let longest = holds::take().into_iter().max();
