@@ -1,21 +1,24 @@
 //! Store of the server, chosen at start: memory or Redis.
 
+mod keys;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use slidegate::{
-    Clock, Error, Key, MemoryStore, Micros, Store, SystemClock,
+    Clock, Error, Key, MemoryStore, Micros, OnError, Rules, Store, SystemClock,
     algorithm::Audit,
     redis::{
-        CallStats, CoalesceStats, Failover, FailoverOptions, FailoverStats, LeaseStats, RedisOptions,
-        RedisStore, ServerStats, Stack, StackOptions,
+        BreakerState, CallStats, CoalesceStats, Failover, FailoverOptions, FailoverStats, LeaseStats,
+        RedisOptions, RedisStore, ServerStats, Stack, StackOptions,
     },
     store::{BatchVerdicts, Checks, DenyCacheStats, Inspection, MemoryStats, Receipt, Settlement},
 };
 
 use tokio::sync::Mutex;
 
+pub(crate) use self::keys::{KeyCursor, KeyQuery};
 use crate::common::console::warn;
 use crate::config::{ConfigSettings, StoreKind};
 
@@ -37,7 +40,15 @@ pub struct Redis {
     has_answered: Arc<AtomicBool>,
     /// Last readiness probe.
     last_probe: Arc<Mutex<Option<Probe>>>,
+    /// Policy for rules without `on-error`, and for requests that give their own limit.
+    on_error: OnError,
     clock: SystemClock,
+}
+
+/// Outage that is logged when it begins and when it ends.
+struct Outage {
+    server: String,
+    since: Micros,
 }
 
 /// Time of a probe, and its error, if any.
@@ -58,14 +69,13 @@ pub struct RedisStats {
     pub calls: CallStats,
 }
 
-/// Readiness of the store for decisions.
-pub enum Readiness {
-    /// The store answers.
-    Ready,
-    /// The store does not answer now, and failover decides.
-    Degraded(Error),
-    /// The store has never answered: most likely its address is wrong.
-    NotReady(Error),
+/// Answer of the store to a probe.
+pub(crate) enum Health {
+    Answers,
+    /// The store does not answer now, and has answered before.
+    Away(Error),
+    /// The store has not answered since the server started.
+    NeverAnswered(Error),
 }
 
 /// Time for which a readiness probe is valid.
@@ -96,6 +106,7 @@ impl AnyStore {
         failover: &FailoverOptions,
         hot_keys: &StackOptions,
     ) -> Result<Self, Error> {
+        let on_error = failover.on_error;
         let failover = FailoverOptions { max_in_flight: options.max_in_flight, ..failover.clone() };
         let failover = Failover::new(RedisStore::with_options(options)?, failover)?;
         let store = Stack::around(failover.clone(), hot_keys)?;
@@ -104,6 +115,7 @@ impl AnyStore {
             failover,
             has_answered: Arc::default(),
             last_probe: Arc::default(),
+            on_error,
             clock: SystemClock::new(),
         }))
     }
@@ -140,16 +152,31 @@ impl AnyStore {
         }
     }
 
-    /// Returns whether decisions can be made now.
-    pub async fn ready(&self) -> Readiness {
-        let AnyStore::Redis(redis) = self else { return Readiness::Ready };
+    /// Probes the store.
+    pub(crate) async fn health(&self) -> Health {
+        let AnyStore::Redis(redis) = self else { return Health::Answers };
         match redis.probe().await {
             None => {
                 redis.has_answered.store(true, Ordering::Relaxed);
-                Readiness::Ready
+                // The probe may be older than the outage.
+                redis.open_breaker().map_or(Health::Answers, Health::Away)
             }
-            Some(error) if redis.has_answered.load(Ordering::Relaxed) => Readiness::Degraded(error),
-            Some(error) => Readiness::NotReady(error),
+            Some(error) if redis.has_answered.load(Ordering::Relaxed) => Health::Away(error),
+            Some(error) => Health::NeverAnswered(error),
+        }
+    }
+
+    /// Returns the setting because of which some requests are denied while the store does not answer. None if this node can
+    /// decide all of them.
+    pub(crate) fn denies_without_answer(&self, rules: &Rules) -> Option<String> {
+        let AnyStore::Redis(redis) = self else { return None };
+        if redis.on_error == OnError::Closed {
+            return Some("`guard.on-error` is `closed`".to_owned());
+        }
+        match rules.closed_on_error(redis.on_error).count() {
+            0 => None,
+            1 => Some("`on-error` is `closed` for 1 rule".to_owned()),
+            n => Some(format!("`on-error` is `closed` for {n} rules")),
         }
     }
 
@@ -194,8 +221,8 @@ impl AnyStore {
     pub async fn start_and_watch(self) {
         let AnyStore::Redis(redis) = self else { return };
         redis.failover.start();
-        redis.report().await;
-        redis.watch().await;
+        let outage = redis.report().await;
+        redis.watch(outage).await;
     }
 
     /// Returns leased permits, and tells the other nodes that this one leaves.
@@ -223,60 +250,104 @@ impl Redis {
         error
     }
 
-    /// Waits until Redis answers, and logs the warnings of its report.
-    async fn report(&self) {
+    /// Returns an error that names a server which this node does not call now.
+    fn open_breaker(&self) -> Option<Error> {
+        let mut servers = self.failover.servers().into_iter();
+        let ServerStats { address, fault, .. } =
+            servers.find(|server| server.breaker != BreakerState::Closed)?;
+        let fault = fault.map_or("unknown", |fault| fault.as_str());
+        Some(Error::unavailable(format!("Redis at {address} does not answer ({fault})")))
+    }
+
+    /// Waits until Redis answers, and logs the warnings of its report. Returns the outage of the start, if Redis did not answer
+    /// at once.
+    async fn report(&self) -> Option<Outage> {
         let store = self.failover.store();
-        let mut last_error = None;
+        let (mut outage, mut last_error) = (None, None);
         loop {
             match store.report().await {
                 Ok(report) => {
                     self.has_answered.store(true, Ordering::Relaxed);
-                    if last_error.is_some() {
-                        warn(&format!("connected to Redis {} at {}", report.version, store.address()));
+                    if outage.is_some() {
+                        let (server, version) = (store.address(), &report.version);
+                        tracing::info!(
+                            event = "connected",
+                            server,
+                            version,
+                            "connected to Redis {version} at {server}"
+                        );
                     }
                     for warning in &report.warnings {
                         warn(&format!("Redis at {}: {warning}", store.address()));
                     }
                     self.failover.start();
-                    return;
+                    return outage;
                 }
                 Err(error) => {
-                    let text = error.to_string();
-                    if last_error.as_ref() != Some(&text) {
-                        warn(&format!("{text}; retrying until it answers"));
-                        last_error = Some(text);
+                    let message = format!("{error}; retrying until it answers");
+                    if outage.is_none() {
+                        let fault = error.fault().map(|fault| fault.as_str());
+                        outage = Some(self.begin_outage(store.address(), fault, &message));
+                    } else if last_error.as_ref() != Some(&message) {
+                        warn(&message);
                     }
+                    last_error = Some(message);
                 }
             }
             tokio::time::sleep(RETRY_INTERVAL).await;
         }
     }
 
-    async fn watch(&self) {
-        let mut unavailable: Vec<String> = Vec::new();
+    /// Logs when a server becomes unavailable, and when it is available again. `at_start` is an outage of all servers that has
+    /// been logged already: it ends when every server decides.
+    async fn watch(&self, mut at_start: Option<Outage>) {
+        let mut outages: Vec<Outage> = Vec::new();
         loop {
-            for ServerStats { address, direct, fault, nodes, .. } in self.failover.servers() {
-                let known = unavailable.iter().position(|known| *known == address);
-                match (known, direct) {
-                    (None, false) => {
-                        let fault = fault.map_or("unknown", |fault| fault.as_str());
-                        warn(&format!(
-                            "Redis at {address} does not answer ({fault}): deciding without it, as one of {nodes} nodes, \
-                             until it does"
-                        ));
-                        unavailable.push(address);
-                    }
-                    (Some(known), true) => {
-                        warn(&format!(
-                            "Redis at {address} is back, and the admissions of the outage are written back"
-                        ));
-                        unavailable.swap_remove(known);
-                    }
-                    _ => {}
-                }
+            let servers = self.failover.servers();
+            if servers.iter().all(|server| server.direct)
+                && let Some(outage) = at_start.take()
+            {
+                self.end_outage(outage);
+            }
+            if at_start.is_none() {
+                servers.into_iter().for_each(|server| self.follow_server(server, &mut outages));
             }
             tokio::time::sleep(POLL_INTERVAL).await;
         }
+    }
+
+    fn follow_server(&self, server: ServerStats, outages: &mut Vec<Outage>) {
+        let ServerStats { address, direct, fault, nodes, .. } = server;
+        let known = outages.iter().position(|outage| outage.server == address);
+        match (known, direct) {
+            (None, false) => {
+                let fault = fault.map(|fault| fault.as_str());
+                let message = format!(
+                    "Redis at {address} does not answer ({}): deciding without it, as one of {nodes} nodes, until it does",
+                    fault.unwrap_or("unknown")
+                );
+                outages.push(self.begin_outage(&address, fault, &message));
+            }
+            (Some(known), true) => self.end_outage(outages.swap_remove(known)),
+            _ => {}
+        }
+    }
+
+    fn begin_outage(&self, server: &str, fault: Option<&str>, message: &str) -> Outage {
+        tracing::warn!(event = "outage_begin", server, fault, "{message}");
+        Outage { server: server.to_owned(), since: self.clock.now() }
+    }
+
+    /// Logs the end at the same level as the begin, so that a filter shows both or neither.
+    fn end_outage(&self, Outage { server, since }: Outage) {
+        let duration_ms = self.clock.now().since(since).ceil_millis();
+        tracing::warn!(
+            event = "outage_end",
+            server,
+            duration_ms,
+            "Redis at {server} is back after {}, and the admissions of the outage are written back",
+            Micros::from_millis(duration_ms)
+        );
     }
 }
 

@@ -135,6 +135,8 @@ pub struct Inspection {
     pub reset_after: Micros,
     /// The first [`MAX_INSPECTED`] entries that count, oldest first.
     pub entries: Vec<WindowEntry>,
+    /// Size of a token bucket, which is stored with its level. Other algorithms store no limit.
+    pub capacity: Option<u64>,
 }
 
 /// Largest number of entries in an inspection.

@@ -7,6 +7,7 @@ pub(crate) mod explain;
 pub(crate) mod fleet;
 pub(crate) mod live_feed;
 pub(crate) mod monitor;
+pub(crate) mod readiness;
 pub(crate) mod request_budget;
 pub(crate) mod reservation_keys;
 pub(crate) mod rule_manager;

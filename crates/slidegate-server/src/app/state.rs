@@ -12,7 +12,6 @@ use super::live_feed::LiveFeed;
 use super::monitor::Monitor;
 use super::request_budget::{BudgetShare, RequestBudget};
 use super::rule_manager::{self, Edition, RuleManager};
-use crate::common::console::warn;
 use crate::common::protocol::Protocol;
 use crate::common::ttl_cache::TtlCache;
 use crate::config::Limits;
@@ -148,8 +147,15 @@ impl AppState {
         if edition.version != before.version {
             self.stats.update_rules(&self.limiter);
             let Edition { version, hash, rules, .. } = &*edition;
-            let n = rules.iter().count();
-            tracing::info!("rules: version {version}, hash {hash}, count {n}, from {source}");
+            let count = rules.iter().count();
+            tracing::info!(
+                event = "rules_changed",
+                version,
+                hash,
+                count,
+                source,
+                "rules: version {version}, hash {hash}, count {count}, from {source}"
+            );
         }
         edition
     }
@@ -182,9 +188,9 @@ impl AppState {
 
     /// Keeps the rules in force, and logs why the new ones were rejected.
     pub(crate) fn reject_rules(&self, source: &str, message: String) {
-        let text = format!("the new rules are not used: {message}");
-        if self.rules.record_failure(source, message) {
-            warn(&text);
+        if self.rules.record_failure(source, message.clone()) {
+            let error = message.as_str();
+            tracing::warn!(event = "rules_rejected", source, error, "the new rules are not used: {message}");
         }
     }
 }

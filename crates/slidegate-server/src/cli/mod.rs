@@ -1,6 +1,7 @@
 //! Command line: parses flags into checked values, and runs one subcommand.
 
 mod acquire;
+mod announce;
 mod bench;
 mod client;
 mod explain;

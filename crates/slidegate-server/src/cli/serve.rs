@@ -1,20 +1,19 @@
 //! `slidegate serve`: starts the server.
 
 use std::env::VarError;
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
-use slidegate::{ReservationKey, ReservationKeys, redis::RedisStore};
+use slidegate::{Clock, ReservationKey, ReservationKeys, SystemClock, redis::RedisStore};
 
+use super::announce::{Announcer, Listening};
 use crate::app::auth::{Auth, TOKEN_VARIABLE, Token};
 use crate::app::reservation_keys::{self, SharedKey};
 use crate::app::rule_manager::{FileSource, Sighup};
 use crate::app::state::{AppState, Settings};
 use crate::app::{adaptive_task, fleet, monitor, rule_manager};
-use crate::common::console::say;
 use crate::common::signals;
 use crate::config::{AccessConfig, Config, Listen, ListenAddress, ReservationsConfig, StoreKind};
 use crate::protocol::serve::Listeners;
@@ -22,7 +21,7 @@ use crate::protocol::tls::Tls;
 use crate::protocol::{listener, serve};
 use crate::store::AnyStore;
 use crate::telemetry::capture::RecordArgs;
-use crate::telemetry::log::{self, LogArgs};
+use crate::telemetry::log::LogArgs;
 
 /// Environment variable with a token that allows changes of rules and counts.
 const ADMIN_TOKEN_VARIABLE: &str = "SLIDEGATE_ADMIN_TOKEN";
@@ -79,10 +78,13 @@ pub(super) struct ServeArgs {
 /// Runs the server until the process receives a signal to stop.
 pub(super) fn run(args: ServeArgs) -> Result<(), String> {
     let runtime = tokio::runtime::Runtime::new().map_err(|error| {
-        log::init_plain();
+        args.log.start_lines();
         format!("cannot start: {error}")
     })?;
     let log_keys = args.log.log_keys;
+    let announcer = Announcer::new(args.log.is_json());
+    let clock = SystemClock::new();
+    let started = clock.now();
     let logging = {
         let _inside = runtime.enter();
         args.log.start()?
@@ -121,8 +123,8 @@ pub(super) fn run(args: ServeArgs) -> Result<(), String> {
             app.set_rules_text(text);
         }
         app.stats.enabled = settings.monitor.decisions;
-        app.fleet.name =
-            addresses.first().map_or_else(String::new, |(_, address)| fleet::node_name(*address));
+        let first = addresses.first();
+        app.fleet.name = first.map_or_else(String::new, |listening| fleet::node_name(listening.address));
         let shared_key = match (reservation_keys, store.redis_store()) {
             (Some(keys), _) => {
                 app.limiter.set_reservation_keys(keys);
@@ -143,7 +145,7 @@ pub(super) fn run(args: ServeArgs) -> Result<(), String> {
         if let Some(tls) = tls {
             tokio::spawn(tls.reload_on_change());
         }
-        let signalled = signals::signalled();
+        let signalled = announcer.log_signal(signals::received());
         let (source, demo) = (app.rules.current().source.clone(), files.is_demo());
         let (sighup, rules_app) = (Sighup::new(), Arc::clone(&app));
         match shared_rules {
@@ -153,7 +155,8 @@ pub(super) fn run(args: ServeArgs) -> Result<(), String> {
         let recorder = Arc::clone(&app.stats.recorder);
         let recording = recording.map(|recording| recording.start(&recorder)).transpose()?;
         // The signal handlers are installed: a program that reads "ready" may send a signal.
-        print_banner(&addresses, &store, &source, demo);
+        announcer.started(&addresses, &store, &source, demo);
+        tokio::spawn(announcer.ready(Arc::clone(&app)));
         serve::run(listeners, app, signalled).await;
         recorder.end_all();
         if let Some(recording) = recording {
@@ -161,6 +164,7 @@ pub(super) fn run(args: ServeArgs) -> Result<(), String> {
         }
         // Nodes that miss this message notice by the missing heartbeats.
         let _ = tokio::time::timeout(LEAVE_TIMEOUT, store.leave()).await;
+        announcer.stopped(clock.now().since(started));
         Ok(())
     });
     logging.finish();
@@ -241,18 +245,18 @@ fn secrets(what: &str, variable: &str, file: Option<&Path>) -> Result<Vec<String
     Ok(texts)
 }
 
-/// Addresses of the listeners, by scheme.
-type Addresses = Vec<(String, SocketAddr)>;
-
 /// Binds every listener that is not off, and returns the addresses.
-async fn bind_listeners(listen: Listen, tls: Option<Arc<Tls>>) -> Result<(Listeners, Addresses), String> {
+async fn bind_listeners(
+    listen: Listen,
+    tls: Option<Arc<Tls>>,
+) -> Result<(Listeners, Vec<Listening>), String> {
     let mut addresses = Vec::new();
-    let secure = if tls.is_some() { "s" } else { "" };
+    let is_tls = tls.is_some();
     let mut bind = async |configured, flag, scheme| match configured {
         None | Some(ListenAddress::Off) => Ok(None),
         Some(ListenAddress::At(address)) => {
             let (listener, address) = listener::bind(address, flag).await?;
-            addresses.push((format!("{scheme}{secure}"), address));
+            addresses.push(Listening { protocol: flag, scheme, tls: is_tls, address });
             Ok::<_, String>(Some(listener))
         }
     };
@@ -269,31 +273,4 @@ async fn bind_listeners(listen: Listen, tls: Option<Arc<Tls>>) -> Result<(Listen
         );
     }
     Ok((listeners, addresses))
-}
-
-fn print_banner(addresses: &Addresses, store: &AnyStore, rules: &str, demo: bool) {
-    let version = env!("CARGO_PKG_VERSION");
-    say(&format!("slidegate {version}  rules: {rules}  store: {}", store.location()));
-    for (scheme, address) in addresses {
-        say(&format!("listening on {scheme}://{address}"));
-    }
-    if let Some((scheme, address)) = addresses.iter().find(|(scheme, _)| scheme.starts_with("http")) {
-        say(&format!("dashboard: {scheme}://{address}/"));
-        let post = format!("curl -s {scheme}://{address}/v1/acquire -H 'content-type: application/json' -d");
-        if demo {
-            say("\ntry the login guard (the fourth request within five seconds is denied):");
-            say(&format!(
-                "  {post} '{{\"attributes\":{{\"api\":\"/login\",\"ip\":\"1.2.3.4\",\"user\":\"alice\"}}}}'"
-            ));
-        } else {
-            say("\ntry it:");
-            say(&format!("  curl -s {scheme}://{address}/v1/rules"));
-        }
-        say("or use an ad-hoc limit:");
-        say(&format!("  {post} '{{\"resource\":\"user123\",\"limit\":10,\"window\":\"1s\"}}'"));
-    }
-    if let Some((scheme, address)) = addresses.iter().find(|(scheme, _)| scheme.starts_with("redis")) {
-        say(&format!("  redis-cli -u {scheme}://{address} SG.ACQUIRE user123 10 1000"));
-    }
-    say("ready");
 }

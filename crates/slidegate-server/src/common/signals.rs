@@ -2,9 +2,17 @@
 
 use std::future::Future;
 
-/// Completes on Ctrl-C or SIGTERM. Signals are caught from the moment of this call, so the server can announce that it
-/// runs right after it.
+/// Completes on Ctrl-C or SIGTERM. Signals are caught from the moment of this call.
 pub(crate) fn signalled() -> impl Future<Output = ()> + Send {
+    let received = received();
+    async {
+        received.await;
+    }
+}
+
+/// Completes on Ctrl-C or SIGTERM, with the name of the signal. Signals are caught from the moment of this call, so the
+/// server can announce that it runs right after it.
+pub(crate) fn received() -> impl Future<Output = &'static str> + Send {
     #[cfg(unix)]
     let signals = {
         use tokio::signal::unix::{SignalKind, signal};
@@ -13,12 +21,12 @@ pub(crate) fn signalled() -> impl Future<Output = ()> + Send {
     async move {
         #[cfg(unix)]
         if let (Ok(mut interrupt), Ok(mut terminate)) = signals {
-            tokio::select! {
-                _ = interrupt.recv() => {}
-                _ = terminate.recv() => {}
-            }
-            return;
+            return tokio::select! {
+                _ = interrupt.recv() => "SIGINT",
+                _ = terminate.recv() => "SIGTERM",
+            };
         }
         let _ = tokio::signal::ctrl_c().await;
+        "Ctrl-C"
     }
 }

@@ -12,7 +12,7 @@ use slidegate_testkit::{eventually, process};
 
 use crate::grpc;
 use crate::resp::Wire;
-use crate::server::{BINARY, Server};
+use crate::server::{BINARY, Server, messages};
 
 const ADMIN: &str = "admin-token-0123456789";
 
@@ -157,10 +157,9 @@ fn existing_files_are_kept_unless_overwritten() {
     fs::write(&path, "mine\n").unwrap();
     let name = path.to_str().unwrap();
     let denied = serve(&["--record", name]);
-    let stderr = String::from_utf8(denied.stderr).unwrap();
-    let expected = format!(
-        "slidegate: {name} already exists: record to another file, or replace it with --record-force\n"
-    );
+    let stderr = messages(str::from_utf8(&denied.stderr).unwrap());
+    let expected =
+        format!("{name} already exists: record to another file, or replace it with --record-force\n");
     assert_eq!((denied.status.code(), stderr, denied.stdout.len()), (Some(2), expected, 0));
     assert_eq!(fs::read_to_string(&path).unwrap(), "mine\n");
     let server = recording(&path, &["--record-force"]);
@@ -169,7 +168,7 @@ fn existing_files_are_kept_unless_overwritten() {
     assert_eq!(lines(&fs::read_to_string(&path).unwrap()).len(), 1);
     let nowhere = folder.path().join("nowhere/requests").display().to_string();
     let denied = String::from_utf8(serve(&["--record", &nowhere]).stderr).unwrap();
-    assert!(denied.starts_with(&format!("slidegate: cannot record to {nowhere}: No such file")), "{denied}");
+    assert!(messages(&denied).starts_with(&format!("cannot record to {nowhere}: No such file")), "{denied}");
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::process::{Command, Output, Stdio};
 use serde_json::Value;
 use slidegate_testkit::process;
 
-use crate::server::{BINARY, Server};
+use crate::server::{BINARY, Server, messages};
 
 fn run(arguments: &[&str], input: &str) -> Output {
     let mut child = Command::new(BINARY)
@@ -190,8 +190,8 @@ fn invalid_file_prevents_the_start() {
     let output = run(&["--config", path], "");
     assert_eq!(output.status.code(), Some(2));
     let stderr = String::from_utf8(output.stderr).unwrap();
-    let expected = format!("slidegate: {path} has mistakes:\n  {path}:1:9: rule `a` needs `limit`\n");
-    assert_eq!(stderr, expected);
+    let expected = format!("{path} has mistakes:\n  {path}:1:9: rule `a` needs `limit`\n");
+    assert_eq!(messages(&stderr), expected);
 }
 
 #[test]

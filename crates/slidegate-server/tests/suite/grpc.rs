@@ -21,8 +21,8 @@ use tokio::sync::oneshot;
 use tonic::codegen::http::uri::PathAndQuery;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Request, Status};
-use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_client::HealthClient;
+use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse};
 
 use crate::server::Server;
 
@@ -529,21 +529,66 @@ fn health_follows_the_store() {
     assert_eq!(client.health("").unwrap(), 1);
     assert_eq!(client.health(SERVICE).unwrap(), 1);
     assert_eq!(client.health("nobody").unwrap_err().code(), tonic::Code::NotFound);
-    // Before Redis has ever answered, nothing can be decided.
+    // The policy is `local`, so everything can be decided without Redis.
     let port = lasting_port();
-    let server = Server::with_rules(&format!("store: redis://127.0.0.1:{port}\nrules: []"));
+    let with_policy = |policy: &str| {
+        let guard = format!("guard: {{ on-error: {policy} }}");
+        Server::with_rules(&format!("store: redis://127.0.0.1:{port}\n{guard}\nrules: []"))
+    };
+    assert_eq!(Client::of(&with_policy("local")).health("").unwrap(), 1);
+    // With `closed`, it cannot before Redis has answered.
+    let server = with_policy("closed");
     let client = Client::of(&server);
     assert_eq!(client.health("").unwrap(), 2);
-    let mut health = HealthClient::new(client.channel.clone());
-    client.wait(async {
-        let watch = |service: &str| HealthCheckRequest { service: service.to_owned() };
-        let mut watched = health.watch(watch(SERVICE)).await.unwrap().into_inner();
+    let health = HealthClient::new(client.channel.clone());
+    let watch = |service: &str| {
+        let (mut health, service) = (health.clone(), service.to_owned());
+        async move { health.watch(HealthCheckRequest { service }).await.unwrap().into_inner() }
+    };
+    let redis = client.wait(async {
+        let mut watched = watch(SERVICE).await;
         assert_eq!(watched.message().await.unwrap().unwrap().status, 2);
-        let _redis = RedisServer::at(Flavour::Redis7, port);
+        let redis = RedisServer::at(Flavour::Redis7, port);
         assert_eq!(watched.message().await.unwrap().unwrap().status, 1);
-        let mut unknown = health.watch(watch("nobody")).await.unwrap().into_inner();
+        let mut unknown = watch("nobody").await;
         assert_eq!(unknown.message().await.unwrap().unwrap().status, 3);
+        redis
     });
+    drop((redis, server));
+}
+
+/// Nothing is published while there is no watch, so the last published status is old when the next watch begins.
+#[test]
+fn later_watch_does_not_get_the_old_status() {
+    const TOKEN: &str = "admin-token-0123456789";
+    let rules = |policy: &str| format!("rules: [{{ name: one, limit: 5, window: 1m, on-error: {policy} }}]");
+    let config = format!("store: redis://127.0.0.1:{}\n{}", lasting_port(), rules("closed"));
+    let mut server = Server::with_env(&[("SLIDEGATE_ADMIN_TOKEN", TOKEN)], &config, &[]);
+    let put = |policy: &str| {
+        let token = format!("Bearer {TOKEN}");
+        server.send("PUT", "/v1/rules", &[("authorization", &token)], &rules(policy)).status
+    };
+    let client = Client::of(&server);
+    let mut health = HealthClient::new(client.channel.clone());
+    let mut watch = || {
+        let request = HealthCheckRequest { service: String::new() };
+        client.wait(health.watch(request)).unwrap().into_inner()
+    };
+    let mut first = watch();
+    let status = |watched: &mut tonic::Streaming<_>| {
+        let message: Option<HealthCheckResponse> = client.wait(watched.message()).unwrap();
+        message.map(|message| message.status)
+    };
+    assert_eq!(status(&mut first), Some(2));
+    assert_eq!(put("local"), 200);
+    assert_eq!(status(&mut first), Some(1), "published");
+    drop(first);
+    assert_eq!(put("closed"), 200);
+    let mut second = watch();
+    assert_eq!(status(&mut second), Some(2));
+    server.terminate();
+    assert_eq!(status(&mut second), None, "nothing changes until the server stops");
+    assert!(server.wait().success());
 }
 
 /// Watches need no token and last as long as their client likes, so they are bounded.

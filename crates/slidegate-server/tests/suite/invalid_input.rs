@@ -6,7 +6,7 @@ use serde_json::json;
 use slidegate_testkit::process;
 
 use crate::resp::raw_client::{Wire, encode};
-use crate::server::{BINARY, Server};
+use crate::server::{BINARY, Server, messages};
 
 /// Path, body, and the exact response.
 pub(crate) const REQUESTS: &[(&str, &str, u16, &str, &str)] = &[
@@ -368,10 +368,6 @@ const COMMANDS: &[(&[&str], &str)] = &[
         "slidegate: cannot read /nonexistent: No such file or directory (os error 2)",
     ),
     (
-        &["serve", "--config", "/nonexistent"],
-        "slidegate: cannot read /nonexistent: No such file or directory (os error 2)",
-    ),
-    (
         &["serve", "--http", "here"],
         "error: invalid value 'here' for '--http <ADDR>': must be an address and a port such as 127.0.0.1:8080, a port such as 8080 for this machine only, :8080 for every interface, or `off`, not \"here\"",
     ),
@@ -380,12 +376,20 @@ const COMMANDS: &[(&[&str], &str)] = &[
         "error: invalid value 'memcached' for '--store <STORE>': the store must be `memory`, `redis`, or an address such as redis://127.0.0.1:6379",
     ),
     (
-        &["serve", "--http", "1.1.1.1:80"],
-        "slidegate: cannot listen on 1.1.1.1:80: Cannot assign requested address (os error 99); choose another with --http, or port 0 for a free one",
-    ),
-    (
         &["--http", "127.0.0.1:99999"],
         "error: invalid value '127.0.0.1:99999' for '--http <ADDR>': must be an address and a port such as 127.0.0.1:8080, a port such as 8080 for this machine only, :8080 for every interface, or `off`, not \"127.0.0.1:99999\"",
+    ),
+];
+
+/// Errors after the server has read its flags: they are lines of its log.
+const START_ERRORS: &[(&[&str], &str)] = &[
+    (
+        &["serve", "--config", "/nonexistent"],
+        "cannot read /nonexistent: No such file or directory (os error 2)",
+    ),
+    (
+        &["serve", "--http", "1.1.1.1:80"],
+        "cannot listen on 1.1.1.1:80: Cannot assign requested address (os error 99); choose another with --http, or port 0 for a free one",
     ),
 ];
 
@@ -539,6 +543,11 @@ fn invalid_command_lines_are_rejected() {
     for (arguments, message) in COMMANDS {
         let output = process::output(Command::new(BINARY).args(*arguments).env_remove("SLIDEGATE_URL"));
         assert_first_line(&output, arguments, message);
+    }
+    for (arguments, message) in START_ERRORS {
+        let output = process::output(Command::new(BINARY).args(*arguments));
+        assert_eq!(messages(str::from_utf8(&output.stderr).unwrap()), format!("{message}\n"));
+        assert_eq!((output.status.code(), output.stdout.len()), (Some(2), 0), "{arguments:?}");
     }
     let server = Server::demo();
     for (arguments, message) in DENIED {

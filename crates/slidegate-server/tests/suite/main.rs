@@ -23,6 +23,7 @@ mod grpc; // Envoy's rate-limit service over gRPC
 mod holds_and_warm_up; // held permits and warm-up over the API
 mod http_decisions; // bodies, statuses and headers of decisions
 mod invalid_input; // untrusted input is rejected and changes nothing
+mod key_list; // `GET /v1/keys`, page by page
 mod live_stats; // live statistics, hot keys, the dashboard page
 mod memory_store; // settings and bounds of the memory store
 mod metrics; // metrics for Prometheus

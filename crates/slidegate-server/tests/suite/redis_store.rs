@@ -3,7 +3,7 @@
 
 use std::process::Command;
 
-use serde_json::json;
+use serde_json::{Value, json};
 use slidegate::{Clock, SystemClock};
 use slidegate_server::Config;
 use slidegate_testkit::{FakeTime, Flavour, RedisServer, eventually, lasting_port, process};
@@ -104,7 +104,7 @@ fn nodes_restore_a_lost_reservation_key() {
     assert_eq!(settle(&early, &alone), 200, "what it has signed before it goes on to accept");
     let late = with_store(&url, "");
     eventually("both decide by Redis", || {
-        [&early, &late].iter().all(|server| server.get("/readyz").json()["ready"] == true)
+        [&early, &late].iter().all(|server| server.get("/readyz").json().get("degraded").is_none())
     });
     let (from_early, from_late) = (acquire(&early, "bob"), acquire(&late, "carol"));
     assert_eq!((settle(&late, &from_early), settle(&early, &from_late)), (200, 200));
@@ -138,27 +138,177 @@ fn large_batch_is_split_into_calls() {
     assert_eq!(calls, "3");
 }
 
+/// Every rule can be decided without Redis, so the node is ready, and says that it is degraded.
 #[test]
 fn server_starts_without_redis() {
     let port = lasting_port();
     let server = with_store(&format!("redis://:hush@127.0.0.1:{port}"), "");
+    let problem = format!("Redis at 127.0.0.1:{port} cannot be reached");
+    assert!(server.greeting.contains(&format!("\ndegraded: {problem}")), "{}", server.greeting);
+    assert!(server.greeting.ends_with("\nready\n"), "{}", server.greeting);
     let ready = server.get("/readyz");
-    assert_eq!(ready.status, 503);
-    assert_eq!(ready.json()["ready"], false);
-    let reason = ready.json()["reason"].to_string();
-    assert!(reason.contains(&format!("Redis at 127.0.0.1:{port} cannot be reached")), "{reason}");
+    assert_eq!((ready.status, &ready.json()["ready"]), (200, &json!(true)));
+    let degraded = ready.json()["degraded"].to_string();
+    assert!(degraded.contains(&problem), "{degraded}");
     // Nobody has to wait for it.
     let answer = server.post("/v1/acquire", r#"{"attributes":{"user":"alice"}}"#);
     assert_eq!((answer.status, &answer.json()["source"]), (200, &json!("local")));
-    assert!(!format!("{}{reason}{}", server.greeting, answer.json()).contains("hush"));
+    assert!(!format!("{}{degraded}{}", server.greeting, answer.json()).contains("hush"));
     assert_eq!(server.get("/healthz").status, 200);
     let _redis = RedisServer::at_with(Flavour::Redis7, port, &["--requirepass", "hush"]);
-    eventually("it is ready", || server.get("/readyz").status == 200);
+    eventually("it is not degraded any more", || server.get("/readyz").json().get("degraded").is_none());
     // What was admitted before it was there is counted.
     eventually("Redis has what was admitted without it", || {
         let peek = server.post("/v1/peek", r#"{"attributes":{"user":"alice"}}"#).json();
         peek["source"] == "store" && peek["limits"][0]["used"] == 1
     });
+}
+
+const STRICT: &str = "{ name: strict, key: [b], limit: 9, window: 1m, on-error: closed }";
+
+/// One `closed` rule is enough: the node would deny its requests, though another node may decide them.
+#[test]
+fn node_with_a_closed_rule_is_ready_after_redis_has_answered() {
+    const TOKEN: &str = "admin-token-0123456789";
+    let port = lasting_port();
+    let local = "{ name: usual, key: [a], limit: 1, window: 1m }";
+    let settings = format!("store: redis://127.0.0.1:{port}\nguard: {{ deadline: 20s, heartbeat: 100ms }}\n");
+    let rules = |rules: &[&str]| format!("rules: [{}]", rules.join(", "));
+    let both = rules(&[local, STRICT]);
+    let server = Server::with_env(&[("SLIDEGATE_ADMIN_TOKEN", TOKEN)], &format!("{settings}{both}"), &[]);
+    let reason = "; `on-error` is `closed` for 1 rule, so this node waits for Redis";
+    let last = server.greeting.lines().last().unwrap();
+    assert!(last.starts_with("not ready: Redis at 127.0.0.1:") && last.ends_with(reason), "{last}");
+    let ready = server.get("/readyz");
+    assert_eq!((ready.status, &ready.json()["ready"]), (503, &json!(false)));
+    assert!(ready.json()["reason"].as_str().unwrap().ends_with(reason), "{}", ready.body);
+    // Requests are decided all the same.
+    let post = |name: &str| {
+        let answer = server.post("/v1/acquire", &json!({ "attributes": { name: "x" } }).to_string());
+        answer.json()["source"].as_str().unwrap().to_owned()
+    };
+    assert_eq!((post("a").as_str(), post("b").as_str()), ("local", "fail-closed"));
+    // A rule that denies nothing, and rules that are replaced, do not matter.
+    let put = |rules: &str| {
+        let token = format!("Bearer {TOKEN}");
+        let answer = server.send("PUT", "/v1/rules", &[("authorization", &token)], rules);
+        assert_eq!(answer.status, 200, "{}", answer.body);
+        server.get("/readyz").status
+    };
+    let shadow = STRICT.replace("closed", "closed, mode: shadow");
+    assert_eq!(put(&rules(&[local, &shadow])), 200);
+    assert_eq!(put(&both), 503);
+    let redis = RedisServer::at(Flavour::Redis7, port);
+    eventually("it is ready", || server.get("/readyz").status == 200);
+    // From now on it stays ready: the other nodes have lost Redis too.
+    redis.kill();
+    eventually("it is degraded", || server.get("/readyz").json()["degraded"].is_string());
+    assert_eq!(server.get("/readyz").status, 200);
+    // The breaker may still be closed, but the problem is told.
+    assert!(server.get("/v1/store").json()["degraded"].is_string());
+    eventually("the breaker opens", || server.get("/v1/store").json()["servers"][0]["breaker"] == "open");
+    redis.restart();
+    eventually("Redis decides again", || {
+        let store = server.get("/v1/store").json();
+        store.get("degraded").is_none() && store["servers"][0]["direct"] == true
+    });
+}
+
+/// The default policy is that of rules without one, and of requests that give their own limit.
+#[test]
+fn closed_default_makes_a_node_wait_for_redis() {
+    let server = Server::with_rules(&format!(
+        "store: redis://127.0.0.1:{}\nguard: {{ on-error: closed }}\nrules: []\n",
+        lasting_port()
+    ));
+    let reason = "; `guard.on-error` is `closed`, so this node waits for Redis\n";
+    assert!(server.greeting.ends_with(reason), "{}", server.greeting);
+    assert_eq!(server.get("/readyz").status, 503);
+}
+
+/// Outages of the start and of later are logged with their begin and their end.
+#[test]
+fn outages_are_logged_as_events() {
+    let port = lasting_port();
+    let config = format!("store: redis://127.0.0.1:{port}\nguard: {{ heartbeat: 50ms }}\nrules: [{STRICT}]");
+    let log = tempfile::NamedTempFile::new().unwrap();
+    let mut server = Server::logging_to(log.as_file(), &[], &config, &["--log", "json"]);
+    let events = || -> Vec<Value> {
+        let text = std::fs::read_to_string(log.path()).unwrap();
+        text.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|_| panic!("{line}"))).collect()
+    };
+    let until = |name: &str, n: usize| {
+        eventually(&format!("{n} events {name}"), || {
+            events().iter().filter(|event| event["event"] == name).count() == n
+        });
+    };
+    until("not_ready", 1);
+    let redis = RedisServer::at(Flavour::Redis7, port);
+    until("outage_end", 1);
+    until("ready", 1);
+    redis.kill();
+    until("outage_begin", 2);
+    redis.restart();
+    until("outage_end", 2);
+    server.terminate();
+    assert!(server.wait().success());
+    let place = format!("127.0.0.1:{port}");
+    let outages: Vec<Value> = events()
+        .into_iter()
+        .filter(|event| event["event"].as_str().is_some_and(|name| name.starts_with("outage")))
+        .collect();
+    assert_eq!(outages.len(), 4);
+    for outage in outages.chunks(2) {
+        let [begin, end] = outage else { panic!("{outages:?}") };
+        assert_eq!((&begin["event"], &begin["level"]), (&json!("outage_begin"), &json!("WARN")));
+        assert_eq!((&end["event"], &end["level"]), (&json!("outage_end"), &json!("WARN")));
+        assert_eq!((&begin["server"], &end["server"]), (&json!(place), &json!(place)));
+        assert!(begin["fault"].is_string() && end["duration_ms"].as_u64() > Some(0), "{begin} {end}");
+    }
+    let names: Vec<Value> = events().iter().map(|event| event["event"].clone()).collect();
+    assert!(names.contains(&json!("connected")), "{names:?}");
+    assert_eq!(names[names.len() - 2..], [json!("signal"), json!("stopped")]);
+}
+
+#[test]
+fn keys_of_all_servers_are_listed() {
+    let servers = [(); 2].map(|()| RedisServer::start(Flavour::Redis7));
+    let urls: Vec<String> = servers.iter().map(|server| format!("\"{}\"", server.url())).collect();
+    let sharded = format!("redis: {{ shards: [{}] }}", urls.join(", "));
+    for server in [with_store("redis", &sharded), with_store(&servers[0].url(), "redis: { prefix: alone }")] {
+        let request = |n: usize| match n % 3 {
+            0 => json!({ "resource": format!("r{n}"), "limit": 3, "window": "1h" }),
+            // With an id, the key has notes beside its count.
+            1 => json!({ "attributes": { "user": format!("u{n}") }, "id": format!("id{n}") }),
+            _ => json!({ "attributes": { "user": format!("u{n}") }, "permits": 2 }),
+        };
+        let requests: Vec<_> = (0..90).map(request).collect();
+        let body = json!({ "requests": requests }).to_string();
+        assert_eq!(server.post("/v1/acquire/batch", &body).status, 200);
+        let (keys, pages) = crate::key_list::pages(&server, "limit=10", 90);
+        assert_eq!(keys.len(), 90);
+        assert!(pages > 2, "{pages}");
+        let name = "api:user=u2";
+        assert_eq!(
+            keys[name],
+            json!({ "key": name, "used": 2, "rule": "api", "limit": 5, "limit_source": "rule" })
+        );
+        let (ad_hoc, _) = crate::key_list::pages(&server, "rule=ad-hoc", 90);
+        assert_eq!(ad_hoc.len(), 30);
+        assert!(ad_hoc.values().all(|key| key["limit_source"] == "request"), "{ad_hoc:?}");
+        let ad_hoc = server.get("/v1/keys/ad-hoc:resource=r0:window=1h").json();
+        assert_eq!((&ad_hoc["rule"], &ad_hoc["window_ms"]), (&json!("ad-hoc"), &json!(3_600_000)));
+    }
+    let unreachable = with_store(&format!("redis://127.0.0.1:{}", lasting_port()), "");
+    let answer = unreachable.get("/v1/keys");
+    assert_eq!(
+        (answer.status, &answer.json()["error"]["code"]),
+        (503, &json!("unavailable")),
+        "{}",
+        answer.body
+    );
+    let memory = unreachable.get("/v1/keys?cursor=m302f");
+    assert_eq!(memory.status, 400, "{}", memory.body);
 }
 
 #[test]
@@ -190,7 +340,7 @@ fn each_rule_has_its_outage_policy() {
     assert_eq!(answers, [200, 200, 429, 429].map(|status| expected(status, "local")));
     let ready = server.get("/readyz");
     assert_eq!((ready.status, &ready.json()["ready"]), (200, &json!(true)));
-    assert!(ready.json()["degraded"].as_str().unwrap().contains("cannot be reached"), "{}", ready.json());
+    assert!(ready.json()["degraded"].as_str().unwrap().contains("Redis at "), "{}", ready.json());
     let store = server.get("/v1/store").json();
     let seen = &store["servers"][0];
     assert_eq!((&seen["breaker"], &seen["direct"]), (&json!("open"), &json!(false)), "{store}");

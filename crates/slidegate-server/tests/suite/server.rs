@@ -3,12 +3,13 @@
 use std::fs::File;
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
+use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
 use serde_json::Value;
-use slidegate_testkit::process;
+use slidegate_testkit::{eventually, process};
 
 pub(crate) const BINARY: &str = env!("CARGO_BIN_EXE_slidegate");
 
@@ -35,7 +36,7 @@ impl Server {
 
     /// Starts a server with these rules, environment variables and arguments.
     pub(crate) fn with_env(variables: &[(&str, &str)], rules: &str, arguments: &[&str]) -> Self {
-        Self::with_stderr(Stdio::inherit(), variables, rules, arguments)
+        Self::with_log(None, variables, rules, arguments)
     }
 
     /// Starts a server like `with_env`, with its logs in a file.
@@ -45,14 +46,14 @@ impl Server {
         rules: &str,
         arguments: &[&str],
     ) -> Self {
-        Self::with_stderr(log.try_clone().unwrap().into(), variables, rules, arguments)
+        Self::with_log(Some(log), variables, rules, arguments)
     }
 
-    fn with_stderr(stderr: Stdio, variables: &[(&str, &str)], rules: &str, arguments: &[&str]) -> Self {
+    fn with_log(log: Option<&File>, variables: &[(&str, &str)], rules: &str, arguments: &[&str]) -> Self {
         let mut file = tempfile::NamedTempFile::new().unwrap();
         file.write_all(rules.as_bytes()).unwrap();
         let config = ["--config", file.path().to_str().unwrap()];
-        let mut server = Self::launch(stderr, variables, &[&config, arguments].concat());
+        let mut server = Self::launch(log, variables, &[&config, arguments].concat());
         server.config = Some(file);
         server
     }
@@ -68,15 +69,15 @@ impl Server {
     }
 
     pub(crate) fn start(arguments: &[&str]) -> Self {
-        Self::launch(Stdio::inherit(), &[], arguments)
+        Self::launch(None, &[], arguments)
     }
 
     /// Starts a server with these environment variables.
     pub(crate) fn start_with(variables: &[(&str, &str)], arguments: &[&str]) -> Self {
-        Self::launch(Stdio::inherit(), variables, arguments)
+        Self::launch(None, variables, arguments)
     }
 
-    fn launch(stderr: Stdio, variables: &[(&str, &str)], arguments: &[&str]) -> Self {
+    fn launch(log: Option<&File>, variables: &[(&str, &str)], arguments: &[&str]) -> Self {
         let mut command = Command::new(BINARY);
         command.envs(variables.iter().copied());
         let any = "127.0.0.1:0";
@@ -84,13 +85,20 @@ impl Server {
             .args(["serve", "--http", any, "--grpc", any, "--resp", any])
             .args(arguments)
             .stdout(Stdio::piped())
-            .stderr(stderr);
+            .stderr(log.map_or_else(Stdio::inherit, |log| log.try_clone().unwrap().into()));
         let mut child = command.spawn().unwrap();
         let lines = process::Lines::of(child.stdout.take().unwrap());
         // From here on drop kills the child, also if it does not start.
         let mut server =
             Server { child: Some(child), address: String::new(), greeting: String::new(), config: None };
-        while !server.greeting.ends_with("ready\n") {
+        if arguments.contains(&"json") || variables.contains(&("SLIDEGATE_LOG", "json")) {
+            let log = log.expect("a JSON log has the addresses");
+            eventually("the server has started", || {
+                server.greeting = logged_greeting(log);
+                is_started(&server.greeting)
+            });
+        }
+        while !is_started(&server.greeting) {
             let line = lines.next("the server is ready").expect("the server starts");
             server.greeting += &(line + "\n");
         }
@@ -163,6 +171,42 @@ impl Server {
         let url = format!("http://{}", self.address);
         process::output(Command::new(BINARY).args(["acquire", "--url", &url]).args(arguments))
     }
+}
+
+/// Returns true if the last line says that the server is ready, or why it is not.
+pub(crate) fn is_started(greeting: &str) -> bool {
+    greeting.lines().last().is_some_and(|line| line == "ready" || line.starts_with("not ready: "))
+}
+
+/// Returns the messages of the start in a JSON log, which has no greeting.
+fn logged_greeting(log: &File) -> String {
+    let mut bytes = vec![0; log.metadata().unwrap().len() as usize];
+    // The server appends at the position of the file that both processes share, so that must not change.
+    log.read_exact_at(&mut bytes, 0).unwrap();
+    let text = String::from_utf8(bytes).unwrap();
+    let mut greeting = String::new();
+    for event in text.lines().map_while(|line| serde_json::from_str::<Value>(line).ok()) {
+        greeting += &format!("{}\n", event["message"].as_str().unwrap());
+        if is_started(&greeting) {
+            break;
+        }
+    }
+    greeting
+}
+
+/// Returns the messages of a text log. Every line but continuation lines must start with its time and its level.
+pub(crate) fn messages(log: &str) -> String {
+    let message = |line: &str| {
+        if line.starts_with("  ") {
+            return format!("{line}\n");
+        }
+        let (time, rest) = line.split_once(' ').unwrap_or_else(|| panic!("{line:?}"));
+        assert!(time.len() == "2026-01-02T03:04:05.000006Z".len() && time.ends_with('Z'), "{line:?}");
+        let (level, message) = rest.trim_start().split_once(' ').unwrap_or_else(|| panic!("{line:?}"));
+        assert!(["ERROR", "WARN", "INFO", "DEBUG"].contains(&level), "{line:?}");
+        format!("{message}\n")
+    };
+    log.lines().map(message).collect()
 }
 
 impl Drop for Server {

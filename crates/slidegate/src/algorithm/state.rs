@@ -210,6 +210,14 @@ impl State {
         (stored, counted, total.into_iter().chain(ends).collect())
     }
 
+    /// Returns the size of a token bucket. Other algorithms store no limit.
+    pub(crate) fn capacity(&self) -> Option<u64> {
+        match &self.kind {
+            Kind::TokenBucket(bucket) => Some(bucket.burst()),
+            _ => None,
+        }
+    }
+
     /// Returns true if nothing was ever recorded.
     pub(crate) fn is_blank(&self) -> bool {
         self.seq.trailing_zeros() >= COUNT_BITS

@@ -38,6 +38,11 @@ impl TokenBucket {
         bucket
     }
 
+    /// Returns the size of the bucket.
+    pub(super) fn burst(&self) -> u64 {
+        self.burst
+    }
+
     fn full(&self) -> i64 {
         self.units(self.burst)
     }

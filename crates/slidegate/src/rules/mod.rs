@@ -33,7 +33,7 @@ use crate::key::Digests;
 use crate::quota::MAX_LIMIT;
 pub use crate::request::PLAIN_ATTRIBUTE;
 use crate::request::{AdHocLimit, Subject, check_attributes};
-use crate::{Check, Checks, Error, Key, Quota, Request, RequestId};
+use crate::{Check, Checks, Error, Key, OnError, Quota, Request, RequestId};
 
 /// Name under which requests that give their own limit are counted and reported.
 pub const AD_HOC: &str = "ad-hoc";
@@ -119,6 +119,15 @@ impl Rules {
     pub fn find(&self, key: &Key) -> Option<(&Rule, Quota)> {
         let rule = self.rules.iter().find(|rule| rule.name() == key.rule())?;
         Some((rule, rule.quota_under(key)))
+    }
+
+    /// Returns the rules that deny requests while a store cannot decide: they are limited and enforced, and their policy is
+    /// [`OnError::Closed`]. `default` is the policy of a rule that has none.
+    pub fn closed_on_error(&self, default: OnError) -> impl Iterator<Item = &Rule> {
+        self.rules.iter().filter(move |rule| {
+            let policy = rule.on_error.unwrap_or(default);
+            rule.kind == Kind::Limited && rule.mode == Mode::Enforce && policy == OnError::Closed
+        })
     }
 
     /// Returns the bounds for requests that give their own limit.

@@ -61,7 +61,7 @@ pub(crate) mod remote;
 pub(crate) mod stack;
 
 pub use self::deny_cache::{DenyCache, DenyCacheStats};
-pub use self::memory::MemoryStats;
+pub use self::memory::{KeyUsage, MemoryKeyCursor, MemoryKeyPage, MemoryStats};
 pub use crate::checks::{Check, Checks};
 pub use crate::settlement::{Correction, Entry, Receipt, Settlement};
 pub use crate::verdict::{BatchVerdicts, Inspection, Outcome, Precision, Verdict, Verdicts, WindowEntry};

@@ -13,7 +13,7 @@ use super::counts::Outcome;
 use super::options::{RequestTemplate, TargetArgs};
 use super::server::{Connection, Server};
 use crate::config::{self, Config};
-use crate::store::{AnyStore, Readiness};
+use crate::store::{AnyStore, Health};
 
 /// Target that is ready to receive requests.
 pub(super) enum Target {
@@ -38,7 +38,7 @@ impl Target {
                 let kind = store.clone().or(config.settings.store.clone()).unwrap_or_default();
                 let store = AnyStore::open(kind, &config.settings)?;
                 // Failover would decide without Redis, and the results would not be those of Redis.
-                if let Readiness::NotReady(error) = store.ready().await {
+                if let Health::NeverAnswered(error) = store.health().await {
                     return Err(error.to_string());
                 }
                 tokio::spawn(store.clone().start_and_watch());

@@ -9,16 +9,16 @@ use std::time::Duration;
 use futures_util::{StreamExt, stream};
 use http_body_util::StreamBody;
 use hyper::Response;
-use tokio::sync::watch;
+use tokio::sync::{Mutex, watch};
 use tonic::Status;
 use tonic::body::Body;
 use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse};
 
 use super::{SERVICE, framing};
+use crate::app::readiness::Readiness;
 use crate::app::state::AppState;
 use crate::protocol::listener::Stop;
-use crate::store::Readiness;
 
 /// Common prefix of the paths of the health service.
 pub(super) const PREFIX: &str = "/grpc.health.v1.Health/";
@@ -35,13 +35,17 @@ pub(super) struct Health {
     /// Status at the last check, shared by all watches. `Unknown` before the first check. The channel closes when the server
     /// stops.
     status: watch::Receiver<ServingStatus>,
+    /// Held from a check of the status until it is published or its watch has begun. So a watch never gets a status that is
+    /// older than its first one.
+    checking: Arc<Mutex<()>>,
 }
 
 impl Health {
     pub(super) fn new(app: Arc<AppState>, stop: Stop) -> Self {
         let (sender, status) = watch::channel(ServingStatus::Unknown);
-        tokio::spawn(poll_status(Arc::clone(&app), sender, stop));
-        Health { app, status }
+        let checking = Arc::default();
+        tokio::spawn(poll_status(Arc::clone(&app), sender, Arc::clone(&checking), stop));
+        Health { app, status, checking }
     }
 
     pub(super) async fn check(&self, request: HealthCheckRequest) -> Result<HealthCheckResponse, Status> {
@@ -55,17 +59,25 @@ impl Health {
     /// Streams the current status and each change that follows, until the server stops.
     pub(super) async fn watch(&self, request: HealthCheckRequest) -> Response<Body> {
         let is_known = is_known(&request.service);
-        let status = if is_known { status_of(&self.app).await } else { ServingStatus::ServiceUnknown };
-        let changes = stream::unfold(Some((status, self.status.clone())), move |watch| async move {
-            let (last, mut changes) = watch?;
-            // The status of a service that does not exist never changes, and the watch ends with the server.
-            let is_new =
-                |status: &ServingStatus| is_known && ![last, ServingStatus::Unknown].contains(status);
-            let changed = changes.wait_for(is_new).await.map(|status| *status);
-            Some(match changed {
-                Ok(status) => (framing::message_frame(&response(status)), Some((status, changes))),
-                Err(_) => (framing::ok_trailers(), None),
-            })
+        let mut published = self.status.clone();
+        let status = if is_known {
+            let _checking = self.checking.lock().await;
+            // The last published status may be old: nothing is published while there is no watch.
+            published.mark_unchanged();
+            status_of(&self.app).await
+        } else {
+            ServingStatus::ServiceUnknown
+        };
+        let changes = stream::unfold(Some((status, published)), move |watch| async move {
+            let (last, mut published) = watch?;
+            while published.changed().await.is_ok() {
+                let status = *published.borrow_and_update();
+                // The status of a service that does not exist never changes, and the watch ends with the server.
+                if is_known && status != last {
+                    return Some((framing::message_frame(&response(status)), Some((status, published))));
+                }
+            }
+            Some((framing::ok_trailers(), None))
         });
         let frames = stream::iter([framing::message_frame(&response(status))]).chain(changes);
         framing::response(Body::new(StreamBody::new(frames)))
@@ -73,7 +85,12 @@ impl Health {
 }
 
 /// Publishes the status every [`POLL_INTERVAL`] while a client watches it.
-async fn poll_status(app: Arc<AppState>, sender: watch::Sender<ServingStatus>, mut stop: Stop) {
+async fn poll_status(
+    app: Arc<AppState>,
+    sender: watch::Sender<ServingStatus>,
+    checking: Arc<Mutex<()>>,
+    mut stop: Stop,
+) {
     loop {
         tokio::select! {
             () = tokio::time::sleep(POLL_INTERVAL) => {}
@@ -81,6 +98,7 @@ async fn poll_status(app: Arc<AppState>, sender: watch::Sender<ServingStatus>, m
         }
         // One receiver belongs to [`Health`] itself.
         if sender.receiver_count() > 1 {
+            let _checking = checking.lock().await;
             sender.send_replace(status_of(&app).await);
         }
     }
@@ -88,10 +106,7 @@ async fn poll_status(app: Arc<AppState>, sender: watch::Sender<ServingStatus>, m
 }
 
 async fn status_of(app: &AppState) -> ServingStatus {
-    if !app.limiter.rules().is_known() {
-        return ServingStatus::NotServing;
-    }
-    match app.limiter.store().ready().await {
+    match app.readiness().await {
         Readiness::Ready | Readiness::Degraded(_) => ServingStatus::Serving,
         Readiness::NotReady(_) => ServingStatus::NotServing,
     }

@@ -21,6 +21,7 @@ POST /v1/release        {\"reservation\":\"…\"}  releases held permits; /v1/ex
 GET  /v1/authorize      for nginx, Traefik and Caddy: attributes from headers
 GET  /v1/rules  /v1/store
 PUT  /v1/rules          replaces the rules (YAML or JSON); needs an admin token
+GET  /v1/keys           keys, in pages of ?limit=100; ?rule=NAME, ?prefix=TEXT
 GET  /v1/keys/KEY       count of a key; DELETE resets it, and needs an admin token
 GET  /v1/top  /v1/live  top keys; live statistics
 GET  /v1/history?rule=… last hour of a rule

@@ -1,7 +1,6 @@
 //! Errors of the HTTP API: codes, statuses and bodies.
 
 use axum::body::Body;
-use axum::extract::rejection::QueryRejection;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use bytes::BytesMut;
@@ -99,14 +98,6 @@ impl ApiError {
             headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }
         json(status, headers, BytesMut::new(), &self.body)
-    }
-}
-
-impl From<QueryRejection> for ApiError {
-    fn from(rejection: QueryRejection) -> Self {
-        let text = rejection.body_text();
-        let reason = text.strip_prefix("Failed to deserialize query string: ").unwrap_or(&text);
-        ApiError::new(Code::InvalidRequest, format!("invalid query: {reason}"))
     }
 }
 

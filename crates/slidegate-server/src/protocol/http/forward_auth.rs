@@ -5,12 +5,10 @@ use std::borrow::Cow;
 use std::net::{IpAddr, SocketAddr};
 
 use axum::Extension;
-use axum::extract::rejection::QueryRejection;
-use axum::extract::{Query, State};
-use axum::http::{HeaderMap, HeaderName, StatusCode};
+use axum::extract::State;
+use axum::http::{HeaderMap, HeaderName, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 use bytes::BytesMut;
-use serde::Deserialize;
 use serde_json::json as value;
 use slidegate::http::{client, counted, headers, host, x_forwarded_for};
 use slidegate::{Decision, Request, bounds::MAX_LIMIT};
@@ -18,6 +16,7 @@ use slidegate::{Decision, Request, bounds::MAX_LIMIT};
 use super::Shared;
 use super::error::{ApiError, Code};
 use super::operation::{Access, Charge, DECISION_HEADERS, Operation};
+use super::query::QueryParams;
 use super::response::json;
 use super::route::Route;
 use crate::app::decision_body::DenialBody;
@@ -28,14 +27,6 @@ use crate::telemetry::trace::TraceContext;
 /// Address of the client of the connection.
 #[derive(Clone, Copy)]
 pub(super) struct Peer(pub(super) SocketAddr);
-
-/// Query parameters, which the proxy's configuration sets.
-#[derive(Deserialize)]
-struct QueryParams {
-    permits: Option<u64>,
-    deny: Option<u64>,
-    headers: Option<String>,
-}
 
 pub(super) fn route() -> Route {
     let operation = Operation::new(
@@ -96,12 +87,14 @@ pub(super) fn route() -> Route {
 async fn authorize(
     State(app): State<Shared>,
     Extension(Peer(peer)): Extension<Peer>,
-    query: Result<Query<QueryParams>, QueryRejection>,
+    uri: Uri,
     head: HeaderMap,
 ) -> Result<Response, ApiError> {
-    let Query(query) = query?;
+    // The proxy's configuration sets the parameters.
+    let query = QueryParams::read_any(&uri)?;
+    let permits = query.number("permits", 0..=MAX_LIMIT)?.unwrap_or(1);
     let config = &app.settings.authorize;
-    let denied = query.deny.map_or(Ok(config.deny_status), deny_status);
+    let denied = query.number("deny", 400..=599)?.map_or(Ok(config.deny_status), deny_status);
     let deny_status_code = denied.map_err(|message| ApiError::new(Code::InvalidRequest, message))?;
     let forwarded = ForwardedRequest { config, peer: peer.ip().to_canonical(), head: &head };
     if !forwarded.is_from_trusted_proxy() {
@@ -111,10 +104,10 @@ async fn authorize(
     }
     let attributes = forwarded.attributes();
     let pairs = attributes.iter().map(|(name, value)| (*name, &**value));
-    let request = Request::new(pairs).permits(query.permits.unwrap_or(1));
+    let request = Request::new(pairs).permits(permits);
     let instrumented = app.instrumented(Protocol::Http).called_by(TraceContext::of(&head));
     let decision = instrumented.acquire(&request).await?;
-    Ok(answer(&decision, deny_status_code, query.headers.as_deref() == Some("x-ratelimit")))
+    Ok(answer(&decision, deny_status_code, query.text("headers") == Some("x-ratelimit")))
 }
 
 fn answer(decision: &Decision, deny_status_code: StatusCode, legacy_headers: bool) -> Response {

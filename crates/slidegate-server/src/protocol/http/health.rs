@@ -10,7 +10,7 @@ use super::Shared;
 use super::error::Code;
 use super::operation::{Access, Operation};
 use super::route::Route;
-use crate::store::Readiness;
+use crate::app::readiness::Readiness;
 
 /// The process is alive.
 #[derive(Serialize, JsonSchema)]
@@ -20,7 +20,7 @@ pub(super) struct HealthBody {
     status: &'static str,
 }
 
-/// Readiness of the server to decide.
+/// Readiness of the server to decide as configured.
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "Readiness")]
 pub(super) struct ReadinessBody {
@@ -45,10 +45,17 @@ pub(super) fn healthz_route() -> Route {
 
 pub(super) fn readyz_route() -> Route {
     let operation = Operation::new(Access::Public, "readyz", "Readiness to decide")
-        .answers::<ReadinessBody>("200", "Ready", &[r#"{"ready":true,"store":"memory","rules":4}"#])
+        .answers::<ReadinessBody>(
+            "200",
+            "Ready. `degraded` if the store does not answer, and the node decides by `on-error`",
+            &[
+                r#"{"ready":true,"store":"memory","rules":4}"#,
+                r#"{"ready":true,"store":"redis","rules":4,"degraded":"Redis at 127.0.0.1:6379 cannot be reached"}"#,
+            ],
+        )
         .answers::<ReadinessBody>(
             "503",
-            "Not ready: the rules are not known yet, or the store has never answered",
+            "Not ready: the rules are not known yet, or the store has never answered and `on-error` is `closed` for a rule",
             &[r#"{"ready":false,"store":"redis","rules":0,"reason":"the rules are not known yet"}"#],
         )
         .fails(&[Code::Timeout]);
@@ -61,23 +68,11 @@ async fn healthz() -> Json<HealthBody> {
 
 async fn readyz(State(app): State<Shared>) -> (StatusCode, Json<ReadinessBody>) {
     let limiter = &app.limiter;
-    let (known, rules) = (limiter.rules().is_known(), limiter.rules().iter().count());
-    let body =
-        |ready| ReadinessBody { ready, store: limiter.store().name(), rules, degraded: None, reason: None };
-    if !known {
-        let reason = Some("the rules are not known yet".to_owned());
-        return (StatusCode::SERVICE_UNAVAILABLE, Json(ReadinessBody { reason, ..body(false) }));
-    }
-    match limiter.store().ready().await {
-        Readiness::Ready => (StatusCode::OK, Json(body(true))),
-        // The node stays in service: taking every node out would turn an outage of Redis into an outage of
-        // everything.
-        Readiness::Degraded(error) => {
-            (StatusCode::OK, Json(ReadinessBody { degraded: Some(error.to_string()), ..body(true) }))
-        }
-        Readiness::NotReady(error) => {
-            let reason = Some(error.to_string());
-            (StatusCode::SERVICE_UNAVAILABLE, Json(ReadinessBody { reason, ..body(false) }))
-        }
-    }
+    let (store, rules) = (limiter.store().name(), limiter.rules().iter().count());
+    let (status, ready, degraded, reason) = match app.readiness().await {
+        Readiness::Ready => (StatusCode::OK, true, None, None),
+        Readiness::Degraded(degraded) => (StatusCode::OK, true, Some(degraded), None),
+        Readiness::NotReady(reason) => (StatusCode::SERVICE_UNAVAILABLE, false, None, Some(reason)),
+    };
+    (status, Json(ReadinessBody { ready, store, rules, degraded, reason }))
 }

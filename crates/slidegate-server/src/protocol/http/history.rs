@@ -1,23 +1,18 @@
 //! `GET /v1/history`: history of one rule.
 
 use axum::Json;
-use axum::extract::rejection::QueryRejection;
-use axum::extract::{Query, State};
+use axum::extract::State;
+use axum::http::Uri;
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use slidegate::{Clock, SystemClock};
 
 use super::Shared;
 use super::error::{ApiError, Code};
 use super::operation::{Access, Operation};
+use super::query::QueryParams;
 use super::route::Route;
 use crate::telemetry::stats::STEP_SECONDS;
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct QueryParams {
-    rule: String,
-}
 
 /// History of a rule. The first 256 rules have one; the lists of other rules are empty.
 #[derive(Serialize, JsonSchema)]
@@ -47,11 +42,8 @@ pub(super) fn route() -> Route {
     Route::new("/v1/history").get(history, operation)
 }
 
-async fn history(
-    State(app): State<Shared>,
-    query: Result<Query<QueryParams>, QueryRejection>,
-) -> Result<Json<HistoryBody>, ApiError> {
-    let Query(QueryParams { rule }) = query?;
+async fn history(State(app): State<Shared>, uri: Uri) -> Result<Json<HistoryBody>, ApiError> {
+    let rule = QueryParams::read(&uri, &["rule"])?.required("rule")?.to_owned();
     let (rules, rows) = app.stats.rows();
     let row = rules.iter().zip(rows).find(|(known, _)| known.name() == rule).map(|(_, row)| row);
     let row = row.ok_or_else(|| ApiError::new(Code::InvalidRequest, format!("there is no rule `{rule}`")))?;

@@ -8,8 +8,9 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::json;
 use slidegate::{
-    Key, Micros,
+    Algorithm, Count, Key, Micros, Rules,
     bounds::MAX_INSPECTED,
+    rules::AD_HOC,
     store::{Inspection, WindowEntry},
 };
 
@@ -30,18 +31,94 @@ pub(super) struct KeyBody {
     at_ms: f64,
     used: u64,
     reset_after_ms: u64,
-    /// Rule that counts under this key; null if the rule is gone, or if requests carry the limit themselves.
-    rule: Option<String>,
+    #[serde(flatten)]
+    limit: LimitBody,
     algorithm: Option<&'static str>,
     /// `admitted`, or `attempts` if the rule counts denied requests too.
     count: Option<&'static str>,
-    /// Maximum number of permits that this key may have in use.
-    limit: Option<u64>,
     window_ms: Option<u64>,
     /// Admissions in use, and the time until each expires.
     entries: Vec<EntryBody>,
     /// True if there are more entries, which are newer.
     truncated: bool,
+}
+
+/// Limit of a key, as far as it is known.
+#[derive(Serialize, JsonSchema)]
+#[schemars(inline)]
+pub(super) struct LimitBody {
+    /// Rule that counts under this key; `ad-hoc` if requests give their own limit; null if the rule is gone.
+    rule: Option<String>,
+    /// Maximum number of permits that this key may have in use; null if it is not known.
+    limit: Option<u64>,
+    limit_source: LimitSource,
+    /// Limit of a request that gives none, if requests give their own limit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    default_limit: Option<u64>,
+}
+
+/// Origin of a limit.
+#[derive(Clone, Copy, Serialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum LimitSource {
+    /// The rule in force.
+    Rule,
+    /// The count itself: a token bucket stores its size.
+    Count,
+    /// Each request, which gives its own limit. It is not stored, so it is not known here.
+    Request,
+    /// The rule is gone, so its limit is not known.
+    Unknown,
+}
+
+/// Everything that the rules in force and the key itself tell about a key.
+pub(super) struct KeyRule {
+    pub(super) limit: LimitBody,
+    algorithm: Option<&'static str>,
+    count: Option<&'static str>,
+    window: Option<Micros>,
+}
+
+impl KeyRule {
+    /// Describes `key`. `stored` is the limit that the store has, if any.
+    pub(super) fn of(rules: &Rules, key: &Key, stored: Option<u64>) -> Self {
+        if key.rule() == AD_HOC {
+            return KeyRule::ad_hoc(rules, key, stored);
+        }
+        let (rule, quota) = rules.find(key).unzip();
+        let limit_source = if rule.is_some() { LimitSource::Rule } else { LimitSource::Unknown };
+        KeyRule {
+            limit: LimitBody {
+                rule: rule.map(|rule| rule.name().to_owned()),
+                limit: quota.map(|quota| quota.capacity()),
+                limit_source,
+                default_limit: None,
+            },
+            algorithm: quota.map(|quota| quota.algorithm().as_str()),
+            count: quota.map(|quota| quota.count().as_str()),
+            window: quota.map(|quota| quota.window()),
+        }
+    }
+
+    /// The key of a request that gives its own limit contains its window, and tells a bucket from a window.
+    fn ad_hoc(rules: &Rules, key: &Key, stored: Option<u64>) -> Self {
+        let is_bucket = key.as_str().starts_with("ad-hoc:bucket=");
+        let algorithm =
+            if is_bucket { Algorithm::TokenBucket { burst: 1 } } else { Algorithm::SlidingWindow };
+        let window = key.as_str().rsplit_once(":window=").map(|(_, window)| window.replace("%20", " "));
+        let default = (rules.is_known() && !is_bucket).then(|| rules.ad_hoc().limit().default);
+        KeyRule {
+            limit: LimitBody {
+                rule: Some(AD_HOC.to_owned()),
+                limit: stored,
+                limit_source: if stored.is_some() { LimitSource::Count } else { LimitSource::Request },
+                default_limit: default,
+            },
+            algorithm: Some(algorithm.as_str()),
+            count: Some(Count::Admitted.as_str()),
+            window: window.and_then(|window| window.parse().ok()),
+        }
+    }
 }
 
 #[derive(Serialize, JsonSchema)]
@@ -75,7 +152,8 @@ pub(super) fn route() -> Route {
     };
     let get = operation(Access::Api, "inspect", "Count of a key")
         .answers::<KeyBody>("200", "The count", &[
-            r#"{"key":"login-per-ip:ip=1.2.3.4","at_ms":1794774215407.676,"used":1,"reset_after_ms":4321,"rule":"login-per-ip","algorithm":"sliding-window","count":"admitted","limit":3,"window_ms":5000,"entries":[{"permits":1,"at_ms":1794774214728.676,"leaves_after_ms":4321}],"truncated":false}"#,
+            r#"{"key":"login-per-ip:ip=1.2.3.4","at_ms":1794774215407.676,"used":1,"reset_after_ms":4321,"rule":"login-per-ip","limit":3,"limit_source":"rule","algorithm":"sliding-window","count":"admitted","window_ms":5000,"entries":[{"permits":1,"at_ms":1794774214728.676,"leaves_after_ms":4321}],"truncated":false}"#,
+            r#"{"key":"ad-hoc:resource=user123:window=1s","at_ms":1794774215407.676,"used":1,"reset_after_ms":321,"rule":"ad-hoc","limit":null,"limit_source":"request","default_limit":1000,"algorithm":"sliding-window","count":"admitted","window_ms":1000,"entries":[{"permits":1,"at_ms":1794774214728.676,"leaves_after_ms":321}],"truncated":false}"#,
         ])
         .fails(&[Code::NoSuchKey]);
     let delete = operation(Access::Admin, "reset", "Reset the count of a key").answers::<ResetBody>(
@@ -102,24 +180,22 @@ fn candidate_keys(uri: &Uri, path: KeyPath) -> Result<[Key; 2], ApiError> {
 async fn inspect(State(app): State<Shared>, uri: Uri, path: KeyPath) -> Result<Json<KeyBody>, ApiError> {
     for key in candidate_keys(&uri, path)? {
         let found = app.limiter.inspect(&key).await?;
-        let Some(Inspection { at, used, reset_after, entries, .. }) = found else { continue };
+        let Some(Inspection { at, used, reset_after, entries, capacity }) = found else { continue };
         let entry = |WindowEntry { at, cost, leaves_after }: &WindowEntry| EntryBody {
             permits: *cost,
             at_ms: millis(*at),
             leaves_after_ms: leaves_after.ceil_millis(),
         };
-        let rules = app.limiter.rules();
-        let (rule, quota) = rules.find(&key).unzip();
+        let KeyRule { limit, algorithm, count, window } = KeyRule::of(&app.limiter.rules(), &key, capacity);
         return Ok(Json(KeyBody {
             key: key.as_str().to_owned(),
             at_ms: millis(at),
             used,
             reset_after_ms: reset_after.ceil_millis(),
-            rule: rule.map(|rule| rule.name().to_owned()),
-            algorithm: quota.map(|quota| quota.algorithm().as_str()),
-            count: quota.map(|quota| quota.count().as_str()),
-            limit: quota.map(|quota| quota.capacity()),
-            window_ms: quota.map(|quota| quota.window().ceil_millis()),
+            limit,
+            algorithm,
+            count,
+            window_ms: window.map(Micros::ceil_millis),
             truncated: entries.len() == MAX_INSPECTED,
             entries: entries.iter().map(entry).collect(),
         }));

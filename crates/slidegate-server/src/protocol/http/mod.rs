@@ -15,12 +15,14 @@ mod fleet;
 mod forward_auth;
 mod health;
 mod history;
+mod key_list;
 mod keys;
 mod live;
 pub(super) mod live_stats;
 mod metrics;
 mod openapi;
 mod operation;
+mod query;
 mod release;
 mod report;
 mod response;
@@ -161,6 +163,7 @@ fn routes() -> Vec<Route> {
     let others = [
         self::forward_auth::route(),
         rules::route(),
+        key_list::route(),
         keys::route(),
         store::route(),
         self::top_keys::route(),

@@ -1,13 +1,13 @@
 //! `GET` and `PUT /v1/rules`: reads and replaces the rules in force.
 
 use axum::body::Bytes;
-use axum::extract::rejection::{BytesRejection, QueryRejection};
-use axum::extract::{Query, State};
-use axum::http::{HeaderMap, StatusCode, header};
+use axum::extract::State;
+use axum::extract::rejection::BytesRejection;
+use axum::http::{HeaderMap, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use serde_json::{Value, json};
 use slidegate::{
     Rule, Rules, Unmatched,
@@ -18,6 +18,7 @@ use super::authz::authorize_change;
 use super::error::{ApiError, Code};
 use super::forward_auth::Peer;
 use super::operation::{Access, Operation};
+use super::query::QueryParams;
 use super::route::Route;
 use super::{Role, Shared};
 use crate::app::rule_manager::{Edition, RulesBody, hash};
@@ -75,29 +76,16 @@ struct RulesInput {
 
 const YAML: &str = "application/yaml";
 
-/// Query parameters of `GET`.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct ShowQuery {
-    #[serde(default)]
-    format: Format,
-}
-
-#[derive(Clone, Copy, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "kebab-case")]
+/// Format of the response to `GET`.
+#[derive(Clone, Copy, PartialEq, Eq)]
 enum Format {
-    #[default]
     Json,
     Yaml,
     Source,
 }
 
-#[derive(Deserialize)]
-#[serde(rename_all = "kebab-case", deny_unknown_fields)]
-struct ReplaceQuery {
-    #[serde(default)]
-    dry_run: bool,
-}
+const FORMATS: [(&str, Format); 3] =
+    [("json", Format::Json), ("yaml", Format::Yaml), ("source", Format::Source)];
 
 /// Response to `PUT`.
 #[derive(JsonSchema)]
@@ -154,9 +142,9 @@ async fn show(
     State(app): State<Shared>,
     Extension(role): Extension<Role>,
     headers: HeaderMap,
-    query: Result<Query<ShowQuery>, QueryRejection>,
+    uri: Uri,
 ) -> Result<Response, ApiError> {
-    let Query(ShowQuery { format }) = query?;
+    let format = QueryParams::read(&uri, &["format"])?.choice("format", &FORMATS)?.unwrap_or(Format::Json);
     let edition = app.rules.current();
     if format == Format::Json {
         return Ok(rules_response(&app, &edition));
@@ -287,10 +275,11 @@ async fn replace(
     State(app): State<Shared>,
     Extension(Peer(peer)): Extension<Peer>,
     headers: HeaderMap,
-    query: Result<Query<ReplaceQuery>, QueryRejection>,
+    uri: Uri,
     text: Result<Bytes, BytesRejection>,
 ) -> Result<Response, ApiError> {
-    let Query(ReplaceQuery { dry_run }) = query?;
+    let query = QueryParams::read(&uri, &["dry-run"])?;
+    let dry_run = query.choice("dry-run", &[("true", true), ("false", false)])?.unwrap_or(false);
     let text = text.map_err(|rejection| match rejection.status() {
         StatusCode::PAYLOAD_TOO_LARGE => {
             ApiError::new(Code::TooLarge, format!("the rules are too large: {MAX_RULES_BODY} bytes at most"))

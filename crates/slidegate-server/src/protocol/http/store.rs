@@ -13,13 +13,16 @@ use super::Shared;
 use super::operation::{Access, Operation};
 use super::route::Route;
 use crate::app::state::AppState;
-use crate::store::RedisStats;
+use crate::store::{Health, RedisStats};
 
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "Store")]
 pub(crate) struct StoreBody {
     /// `memory` or `redis`.
     store: &'static str,
+    /// Reason why Redis does not answer now, as in `/readyz`. A circuit breaker opens only after several failed calls.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    degraded: Option<String>,
     /// Only for the memory store.
     #[serde(flatten)]
     memory: Option<MemoryBody>,
@@ -141,10 +144,15 @@ pub(super) fn route() -> Route {
 }
 
 async fn store(State(app): State<Shared>) -> Json<StoreBody> {
-    Json(StoreBody::of(&app).await)
+    let degraded = match app.limiter.store().health().await {
+        Health::Answers => None,
+        Health::Away(error) | Health::NeverAnswered(error) => Some(error.to_string()),
+    };
+    Json(StoreBody { degraded, ..StoreBody::of(&app).await })
 }
 
 impl StoreBody {
+    /// Returns the state of the store. Sizes may be some seconds old; the state of the servers is the present one.
     pub(crate) async fn of(app: &AppState) -> Self {
         let memory = app.memory_stats().await.map(|stats: MemoryStats| MemoryBody {
             keys: stats.keys,
@@ -159,19 +167,22 @@ impl StoreBody {
             ids_dropped: stats.ids_dropped,
             settlements_dropped: stats.settlements_dropped,
         });
-        let mut redis = app.redis_stats().await.map(RedisBody::from);
+        // Servers are not cached, so that a breaker is reported as it is now.
+        let redis = app.redis_stats().await;
+        let mut redis = redis.map(|stats| RedisBody::new(stats, app.limiter.store().servers()));
         for server in redis.iter_mut().flat_map(|redis| &mut redis.servers) {
             let memory = app.monitor.memory.server(&server.address);
             server.used_memory = memory.as_ref().map(|memory| memory.used);
             server.max_memory = memory.map(|memory| memory.max).filter(|max| *max > 0);
         }
-        StoreBody { store: app.limiter.store().name(), memory, redis }
+        StoreBody { store: app.limiter.store().name(), degraded: None, memory, redis }
     }
 }
 
-impl From<RedisStats> for RedisBody {
-    fn from(RedisStats { failover, lease, coalesce, calls, .. }: RedisStats) -> Self {
-        let FailoverStats { servers, journal, in_flight, late, overloaded, .. } = failover;
+impl RedisBody {
+    fn new(stats: RedisStats, servers: Vec<ServerStats>) -> Self {
+        let RedisStats { failover, lease, coalesce, calls, .. } = stats;
+        let FailoverStats { journal, in_flight, late, overloaded, .. } = failover;
         let JournalStats { keys, entries, bytes, dropped } = journal;
         RedisBody {
             servers: servers.into_iter().map(ServerBody::from).collect(),

@@ -1,29 +1,22 @@
 //! `GET /v1/top`: the most requested keys, and the most denied ones.
 
 use axum::Json;
-use axum::extract::rejection::QueryRejection;
-use axum::extract::{Query, State};
+use axum::extract::State;
+use axum::http::Uri;
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use serde_json::json;
 use slidegate::Key;
 
 use super::Shared;
 use super::error::{ApiError, Code};
 use super::operation::{Access, Operation};
+use super::query::QueryParams;
 use super::route::Route;
 use crate::telemetry::stats::Period;
 
 /// Maximum number of keys in each list.
 const MAX_KEYS: usize = 20;
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct QueryParams {
-    #[serde(default)]
-    period: Period,
-    rule: Option<String>,
-}
 
 /// The top keys. Counts are estimates if there are many keys.
 #[derive(Serialize, JsonSchema)]
@@ -55,12 +48,11 @@ pub(super) fn route() -> Route {
     Route::new("/v1/top").get(top, operation)
 }
 
-async fn top(
-    State(app): State<Shared>,
-    query: Result<Query<QueryParams>, QueryRejection>,
-) -> Result<Json<TopBody>, ApiError> {
-    let Query(QueryParams { period, rule }) = query?;
-    let [hottest, denied] = app.stats.top_keys(period, rule.as_deref(), MAX_KEYS).map(|keys| {
+async fn top(State(app): State<Shared>, uri: Uri) -> Result<Json<TopBody>, ApiError> {
+    let query = QueryParams::read(&uri, &["period", "rule"])?;
+    let period = query.choice("period", &[("minute", Period::Minute), ("hour", Period::Hour)])?;
+    let period = period.unwrap_or_default();
+    let [hottest, denied] = app.stats.top_keys(period, query.text("rule"), MAX_KEYS).map(|keys| {
         let body = |(key, count): (Key, u64)| TopKeyBody {
             rule: key.rule().to_owned(),
             key: key.as_str().to_owned(),

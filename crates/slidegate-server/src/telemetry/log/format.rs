@@ -1,8 +1,10 @@
 //! Log format: one line for every event, and for every span when it ends.
 //!
-//! Text is `slidegate: MESSAGE name=value …`. JSON is an object with `timestamp`, `level`, `message` and all other
-//! fields. Every message is one line, whatever it contains. The only exception in text is a line break followed by two
-//! spaces, which only our own messages of several lines contain.
+//! Text is `TIME LEVEL MESSAGE name=value …`. JSON is an object with `timestamp`, `level`, `message` and all other
+//! fields. Commands that a person waits for print `slidegate: MESSAGE`. Every message is one line, whatever it contains. The
+//! only exception in text is a line break followed by two spaces, which only our own messages of several lines contain.
+//!
+//! An event with the field [`EVENT`] has a complete message, so its fields are only in JSON.
 
 use std::fmt::Debug;
 use std::io::Write;
@@ -21,6 +23,9 @@ use super::Format;
 /// Prefix of fields that only exporters use.
 const EXPORT_ONLY_PREFIX: &str = "otel.";
 
+/// Field with the name of an event, for programs.
+const EVENT: &str = "event";
+
 pub(super) struct LineWriter {
     format: Format,
     clock: SystemClock,
@@ -32,12 +37,12 @@ impl LineWriter {
     }
 
     fn write(&self, level: Level, message: &str, fields: &Fields) {
+        let at = UNIX_EPOCH + Duration::from(self.clock.now());
+        let timestamp = humantime::format_rfc3339_micros(at);
         let mut line = match self.format {
-            Format::Text => text(message, fields),
-            Format::Json => {
-                let at = UNIX_EPOCH + Duration::from(self.clock.now());
-                json(&humantime::format_rfc3339_micros(at).to_string(), level, message, fields)
-            }
+            Format::Plain => text("slidegate: ", message, fields),
+            Format::Text => text(&format!("{timestamp} {level:>5} "), message, fields),
+            Format::Json => json(&timestamp.to_string(), level, message, fields),
         };
         line.push('\n');
         // One write, so that lines of several threads do not mix. A failure cannot be reported anywhere.
@@ -121,9 +126,12 @@ impl Visit for Fields {
     }
 }
 
-fn text(message: &str, fields: &Fields) -> String {
-    let mut line = String::from("slidegate: ");
+fn text(start: &str, message: &str, fields: &Fields) -> String {
+    let mut line = start.to_owned();
     push_escaped(&mut line, message);
+    if fields.rest.iter().any(|(name, _)| *name == EVENT) {
+        return line;
+    }
     for (name, value) in &fields.rest {
         line.extend([" ", name, "="]);
         match value {
@@ -196,17 +204,20 @@ mod tests {
 
     #[test]
     fn text_event_is_one_line() {
-        assert_eq!(text("Redis is back", &Fields::default()), "slidegate: Redis is back");
-        let line = text("decision", &fields());
-        let expected = r#"slidegate: decision allowed=true took_us=12 keys="a:#1 b:#2" odd="\u{1b}[2J\nslidegate: forged" quoted="a \"b\"\\\n""#;
+        assert_eq!(text("slidegate: ", "Redis is back", &Fields::default()), "slidegate: Redis is back");
+        let line = text("12:00  INFO ", "decision", &fields());
+        let expected = r#"12:00  INFO decision allowed=true took_us=12 keys="a:#1 b:#2" odd="\u{1b}[2J\nslidegate: forged" quoted="a \"b\"\\\n""#;
         assert_eq!(line, expected);
         for odd in ["\r", "\n", "\u{9b}31m", "\u{2028}", "\u{202e}", "\0", "\n slidegate: ", "\n\n"] {
-            let line = text(&format!("a{odd}b"), &Fields::default());
+            let line = text("", &format!("a{odd}b"), &Fields::default());
             assert!(!line.chars().any(is_unsafe), "{line:?}");
         }
         // Our own messages of several lines.
         let mistakes = "f has mistakes:\n  f:1:2: no\n  f:3:4: nor that";
-        assert_eq!(text(mistakes, &Fields::default()), format!("slidegate: {mistakes}"));
+        assert_eq!(text("", mistakes, &Fields::default()), mistakes);
+        // The message of a named event is complete.
+        let named = Fields { rest: vec![(EVENT, Value::Text("ready".to_owned()))], ..Fields::default() };
+        assert_eq!(text("", "ready", &named), "ready");
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! Logs of the server on standard error. The output of the start-up on standard output is not part of them.
+//! Logs of the server on standard error. In text, the greeting on standard output is not part of them; in JSON there is no
+//! greeting, and everything is a log line.
 //!
 //! Everything logged is an event or a span of `tracing`, written by `format`. Keys contain names and addresses of
 //! people, so they are logged as [digests](display_key) unless plain text is requested. Tokens are never given to
@@ -26,7 +27,8 @@ const TARGET_PREFIX: &str = "slidegate";
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Logs")]
 pub(crate) struct LogArgs {
-    /// Format of the logs on standard error: `text` for people, `json` for programs, one object per line
+    /// Format of the logs on standard error: `text` for people; `json` for programs, one object per line, without a greeting
+    /// on standard output
     #[arg(long, value_name = "FORMAT", default_value = "text", env = "SLIDEGATE_LOG")]
     log: Format,
     /// Lowest level that is logged; `debug` logs every decision
@@ -42,6 +44,9 @@ pub(crate) struct LogArgs {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Format {
+    /// Lines without time and level, for commands that a person waits for.
+    #[value(skip)]
+    Plain,
     Text,
     Json,
 }
@@ -72,10 +77,27 @@ pub(crate) struct Logging {
 }
 
 impl LogArgs {
+    /// Returns true if everything that the server prints is JSON.
+    pub(crate) fn is_json(&self) -> bool {
+        self.log == Format::Json
+    }
+
+    /// Starts the logs without an exporter, which needs a runtime.
+    pub(crate) fn start_lines(&self) {
+        install(vec![self.lines()]);
+    }
+
+    fn lines(&self) -> BoxLayer {
+        if self.is_json() {
+            log_panics();
+        }
+        lines(self.log, self.log_level)
+    }
+
     /// Starts the logs, which then run as long as the process. Must be called in a runtime. If an exporter cannot
     /// start, the error is returned, and can already be logged.
     pub(crate) fn start(&self) -> Result<Logging, String> {
-        let lines = lines(self.log, self.log_level);
+        let lines = self.lines();
         #[cfg(not(feature = "otel"))]
         {
             install(vec![lines]);
@@ -111,7 +133,7 @@ impl Logging {
 
 /// Starts plain text logs, for commands that a person waits for.
 pub(crate) fn init_plain() {
-    install(vec![lines(Format::Text, Severity::Info)]);
+    install(vec![lines(Format::Plain, Severity::Info)]);
 }
 
 pub(crate) type BoxLayer = Box<dyn Layer<Registry> + Send + Sync>;
@@ -124,6 +146,18 @@ fn lines(format: Format, least: Severity) -> BoxLayer {
 fn install(layers: Vec<BoxLayer>) {
     // A program that embeds this crate may have a subscriber already, which then stays.
     let _ = tracing::subscriber::set_global_default(Registry::default().with(layers));
+}
+
+/// Logs a panic as an event, instead of the lines that the standard library prints.
+fn log_panics() {
+    std::panic::set_hook(Box::new(|panic| {
+        let place = panic.location().map(ToString::to_string);
+        let payload = panic.payload();
+        let message = payload.downcast_ref::<&str>().copied();
+        let message = message.or_else(|| payload.downcast_ref::<String>().map(String::as_str));
+        let message = message.unwrap_or("unknown reason");
+        tracing::error!(event = "panic", place, "internal error: {message}");
+    }));
 }
 
 /// Returns a key as it may be logged: unchanged if `plain`, otherwise the name of its rule and a digest.

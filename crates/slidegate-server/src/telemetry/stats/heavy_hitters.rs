@@ -22,9 +22,7 @@ const MAX_GENERATIONS: usize = 4;
 const MERGES_PER_HOUR_GENERATION: u32 = 60;
 
 /// Period over which keys are counted.
-#[derive(
-    Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize, serde::Serialize, schemars::JsonSchema,
-)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, schemars::JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Period {
     /// Sixty to eighty seconds.

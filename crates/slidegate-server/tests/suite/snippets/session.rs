@@ -14,7 +14,7 @@ use slidegate_testkit::{lasting_port, process};
 
 use super::expected;
 use super::page::{Block, Step, steps};
-use crate::server::BINARY;
+use crate::server::{BINARY, is_started};
 
 /// Port on which the application of a page answers, unless the page starts one.
 const APPLICATION: u16 = 9000;
@@ -183,7 +183,7 @@ impl Session {
         let lines = process::Lines::of(child.stdout.take().unwrap());
         self.background.push(Background { child, node: Some(node) });
         let mut greeting = String::new();
-        while !greeting.ends_with("ready\n") {
+        while !is_started(&greeting) {
             let Some(line) = lines.next("the server is ready") else {
                 let log = std::fs::read_to_string(self.log.path()).unwrap_or_default();
                 return Err(format!("the server does not start:\n{greeting}{log}"));

@@ -6,7 +6,7 @@ mod otlp; // export of spans to a collector
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -15,7 +15,7 @@ use slidegate_server::messages::{Entry, RateLimitDescriptor, RateLimitRequest};
 use slidegate_testkit::{eventually, process};
 use tonic::transport::Endpoint;
 
-use crate::server::{BINARY, Server};
+use crate::server::{BINARY, Server, messages};
 
 const RULES: &str = "
 ad-hoc: { limit: { default: 10, min: 1, max: 100 } }
@@ -155,7 +155,7 @@ fn envoy(address: &str, users: &[&str], headers: &[(&'static str, &str)]) -> boo
 const BODY: &str = r#"{"attributes":{"user":"ann"}}"#;
 
 #[test]
-fn text_logs_are_readable() {
+fn text_logs_have_time_and_level() {
     let logged = Logged::new(&[], RULES, &[]);
     assert!(logged.server.greeting.ends_with("ready\n"));
     assert_eq!(logged.server.post("/v1/acquire", BODY).status, 200);
@@ -164,44 +164,75 @@ fn text_logs_are_readable() {
     let name = config.display();
     fs::write(&config, RULES.replace("limit: 2", "limit: 3")).unwrap();
     let log = logged.until("\n");
-    assert!(log.starts_with("slidegate: rules: version 2, hash "), "{log}");
+    assert!(log[27..].starts_with("  INFO rules: version 2, hash "), "{log}");
     assert!(log.ends_with(&format!(", count 1, from {name}\n")), "{log}");
     fs::write(&config, "rules: [{ name: one, limit: 0, window: 1m }]").unwrap();
     let log = logged.until("mistakes");
-    let expected = format!("\nslidegate: the new rules are not used: {name} has mistakes:\n  {name}:1:");
+    let expected = format!("  WARN the new rules are not used: {name} has mistakes:\n  {name}:1:");
     assert!(log.contains(&expected), "{log}");
-    logged.stop();
+    let log = messages(&logged.stop());
+    assert!(log.ends_with("\nreceived SIGTERM: stopping\nstopped\n"), "{log}");
 
     // The server prints the error that ends it at every log level.
     let mut command = Command::new(BINARY);
     let broken = process::output(command.args(["serve", "--log-level", "error", "--config", "/nowhere"]));
     let stderr = String::from_utf8(broken.stderr).unwrap();
-    assert!(
-        stderr.starts_with("slidegate: cannot read /nowhere: ") && stderr.lines().count() == 1,
-        "{stderr}"
-    );
+    assert!(stderr[27..].starts_with(" ERROR cannot read /nowhere: "), "{stderr}");
+    assert_eq!(messages(&stderr).lines().count(), 1, "{stderr}");
+}
+
+/// Removes the fields that every event has, and checks the level and the message.
+fn fields(mut event: Value, level: &str, message: &str) -> Value {
+    let object = event.as_object_mut().unwrap();
+    object.remove("timestamp").unwrap();
+    assert_eq!(object.remove("level").unwrap(), level, "{object:?}");
+    let said = object.remove("message").unwrap();
+    assert!(said.as_str().unwrap().starts_with(message), "{said}");
+    event
 }
 
 #[test]
 fn json_logs_are_one_object_per_line() {
     let logged = Logged::new(&[("SLIDEGATE_LOG", "json")], RULES, &[]);
-    assert!(logged.server.greeting.ends_with("ready\n"), "the greeting is for people");
     let config = logged.server.config().to_owned();
+    let name = config.to_str().unwrap();
+    let address = |scheme: &str| logged.server.listener_address(scheme).to_owned();
+    let [http, grpc, resp] = ["http", "grpc", "redis"].map(address);
     fs::write(&config, RULES.replace("limit: 2", "limit: 3")).unwrap();
-    logged.until("version 2");
+    logged.until("rules_changed");
     fs::write(&config, "rules: [{ name: one, limit: 0, window: 1m }]").unwrap();
-    logged.until("mistakes");
-    let lines = objects(&logged.stop());
-    let levels: Vec<&str> = lines.iter().map(|line| line["level"].as_str().unwrap()).collect();
-    assert_eq!(levels, ["INFO", "WARN"]);
-    assert!(lines[0]["message"].as_str().unwrap().starts_with("rules: version 2, hash "));
-    assert!(lines[1]["message"].as_str().unwrap().contains(" has mistakes:\n  "));
+    logged.until("rules_rejected");
+    let hash = logged.server.get("/v1/rules").json()["edition"]["hash"].clone();
+    let mut lines = objects(&logged.stop()).into_iter();
+    let mut next = |level, message| fields(lines.next().expect("another line"), level, message);
+    let version = env!("CARGO_PKG_VERSION");
+    assert_eq!(
+        next("INFO", "slidegate "),
+        json!({ "event": "start", "version": version, "rules": name, "store": "memory" })
+    );
+    for (protocol, address) in [("http", http), ("grpc", grpc), ("resp", resp)] {
+        let expected = json!({ "event": "listen", "protocol": protocol, "address": address, "tls": false });
+        assert_eq!(next("INFO", "listening on "), expected);
+    }
+    assert_eq!(next("INFO", "ready"), json!({ "event": "ready" }));
+    assert_eq!(
+        next("INFO", "rules: version 2, hash "),
+        json!({ "event": "rules_changed", "version": 2, "hash": hash, "count": 1, "source": name })
+    );
+    let mut rejected = next("WARN", "the new rules are not used: ");
+    let error = rejected.as_object_mut().unwrap().remove("error").unwrap();
+    assert!(error.as_str().unwrap().starts_with(&format!("{name} has mistakes:\n  ")), "{error}");
+    assert_eq!(rejected, json!({ "event": "rules_rejected", "source": name }));
+    assert_eq!(next("INFO", "received SIGTERM"), json!({ "event": "signal", "signal": "SIGTERM" }));
+    let stopped = next("INFO", "stopped");
+    assert!(stopped["event"] == "stopped" && stopped["uptime_ms"].as_u64() > Some(0), "{stopped}");
+    assert_eq!(lines.next(), None);
 
     // Flags go before variables.
     let arguments = ["serve", "--log", "json", "--config", "/nowhere"];
     let broken = process::output(Command::new(BINARY).args(arguments).env("SLIDEGATE_LOG", "text"));
     let lines = objects(str::from_utf8(&broken.stderr).unwrap());
-    assert_eq!((lines.len(), &lines[0]["level"]), (1, &json!("ERROR")));
+    assert_eq!((lines.len(), &lines[0]["level"], broken.stdout.len()), (1, &json!("ERROR"), 0));
 
     // Other commands are run by people.
     let variables = [("SLIDEGATE_LOG", "json"), ("SLIDEGATE_LOG_LEVEL", "error")];
@@ -210,16 +241,48 @@ fn json_logs_are_one_object_per_line() {
     assert!(String::from_utf8(check.stderr).unwrap().starts_with("slidegate: cannot read /nowhere: "));
 }
 
+/// A program that collects the logs reads nothing but JSON.
+#[test]
+fn json_server_prints_nothing_on_standard_output() {
+    let mut config = tempfile::NamedTempFile::new().unwrap();
+    // It has a warning: the pattern is compared literally.
+    let rules = "rules: [{ name: one, match: { api: '/a*/b' }, limit: 2, window: 1h }]";
+    config.write_all(rules.as_bytes()).unwrap();
+    let any = "127.0.0.1:0";
+    let mut command = Command::new(BINARY);
+    command
+        .args(["--log", "json", "--http", any, "--grpc", "off", "--resp", "off", "--admin", any, "--config"]);
+    let mut child = command.arg(config.path()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let lines = process::Lines::of(child.stderr.take().unwrap());
+    let mut log = String::new();
+    while !log.contains(r#""event":"ready""#) {
+        log += &(lines.next("the server is ready").expect("the server starts") + "\n");
+    }
+    let pid = child.id().to_string();
+    assert!(Command::new("kill").args(["-s", "INT", &pid]).status().unwrap().success());
+    let output = process::finish(child, "the server");
+    assert_eq!((output.status.code(), output.stdout.len()), (Some(0), 0));
+    while let Some(line) = lines.next("the end of the log") {
+        log += &(line + "\n");
+    }
+    let events = objects(&log);
+    assert!(events.iter().any(|event| event["level"] == "WARN"), "{log}");
+    let names: Vec<&str> = events.iter().filter_map(|event| event["event"].as_str()).collect();
+    assert_eq!(names, ["start", "listen", "listen", "ready", "signal", "stopped"]);
+    assert!(log.contains(r#""protocol":"admin""#) && log.contains(r#""signal":"SIGINT""#), "{log}");
+}
+
 #[test]
 fn messages_below_the_level_are_not_logged() {
-    let logged = Logged::new(&[("SLIDEGATE_LOG_LEVEL", "warn")], RULES, &["--log", "json"]);
+    let logged = Logged::new(&[("SLIDEGATE_LOG_LEVEL", "warn")], RULES, &[]);
     let config = logged.server.config().to_owned();
     fs::write(&config, RULES.replace("limit: 2", "limit: 3")).unwrap();
     eventually("the limit is 3", || logged.server.get("/v1/rules").json()["rules"][0]["limit"] == 3);
     fs::write(&config, "rules: [{ name: one, limit: 0, window: 1m }]").unwrap();
     logged.until("mistakes");
-    let lines = objects(&logged.stop());
-    assert_eq!((lines.len(), &lines[0]["level"]), (1, &json!("WARN")));
+    let log = logged.stop();
+    let first: Vec<&str> = log.lines().filter(|line| !line.starts_with("  ")).collect();
+    assert!(first.len() == 1 && first[0].contains("  WARN "), "{log}");
 }
 
 #[test]
@@ -318,7 +381,8 @@ fn keys_are_logged_only_if_configured() {
         let logged = Logged::new(&[], RULES, arguments);
         assert_eq!(logged.server.post("/v1/acquire", BODY).status, 200);
         assert_eq!(logged.server.post("/v1/acquire", NASTY).status, 200);
-        let log = logged.stop();
+        let log = messages(&logged.stop());
+        let log = log.strip_suffix("received SIGTERM: stopping\nstopped\n").unwrap();
         let lines: Vec<&str> = log.lines().collect();
         assert_eq!(lines.len(), 2, "{log:?}");
         assert!(
@@ -327,15 +391,16 @@ fn keys_are_logged_only_if_configured() {
         );
         let shown = if plain { "one:user=ann".to_owned() } else { digest("one:user=ann") };
         let start = format!(
-            "slidegate: decision protocol=http kind=acquire permits=1 allowed=true source=store keys={shown} took_us="
+            "decision protocol=http kind=acquire permits=1 allowed=true source=store keys={shown} took_us="
         );
         assert!(lines[0].starts_with(&start), "{log}");
-        assert!(lines.iter().all(|line| line.starts_with("slidegate: decision ")), "{log}");
+        assert!(lines.iter().all(|line| line.starts_with("decision ")), "{log}");
         assert_eq!(log.contains("ann"), plain, "{log}");
 
         let logged = Logged::new(&[("SLIDEGATE_LOG", "json")], RULES, arguments);
         assert_eq!(logged.server.post("/v1/acquire", NASTY).status, 200);
-        let lines = objects(&logged.stop());
+        let mut lines = objects(&logged.stop());
+        lines.retain(|line| line["message"] == "decision");
         assert_eq!(lines.len(), 1, "{lines:?}");
         assert_eq!(lines[0]["keys"].as_str().unwrap().contains("ann"), plain, "{lines:?}");
     }

@@ -19,6 +19,7 @@ use tonic::transport::server::TcpIncoming;
 use tonic::{Request, Response, Status};
 
 use super::{BODY, Logged, RULES, digest, envoy, post, redis};
+use crate::server::messages;
 
 #[derive(Clone, Default)]
 struct Received(Arc<Mutex<Vec<ExportTraceServiceRequest>>>);
@@ -110,7 +111,8 @@ fn spans_are_children_of_the_callers_span() {
     assert_eq!(post(&mut stream, "/v1/acquire/batch", &header(&parent(7, "01")), batch), 200);
     redis(server.listener_address("redis"), "SG.CHECK user dan\r\n", "\r\n");
     assert!(envoy(server.listener_address("grpc"), &["eve"], &[("traceparent", &parent(8, "01"))]));
-    assert_eq!(logged.stop(), "", "they are not logged as well");
+    let log = messages(&logged.stop());
+    assert_eq!(log, "received SIGTERM: stopping\nstopped\n", "they are not logged as well");
 
     let (resource, spans) = collector.spans();
     assert_eq!(resource["service.name"], "slidegate");
@@ -178,5 +180,5 @@ fn unreachable_collector_fails_no_decision() {
     logged.until("cannot send spans to the collector");
     assert_eq!(logged.server.post("/v1/acquire", BODY).status, 429);
     let log = logged.stop();
-    assert_eq!(log.lines().count(), 1, "it is logged once: {log}");
+    assert_eq!(log.lines().count(), 3, "it is logged once, before the two lines of the end: {log}");
 }

@@ -15,6 +15,7 @@
 //! default new keys share counters (`overflow.rs`), and no key in the table is forgotten. Request ids and settlements
 //! have a byte budget of their own (`algorithm/note_budget.rs`).
 
+mod keys;
 mod locked_shards;
 mod options;
 mod overflow;
@@ -32,6 +33,7 @@ use crossbeam_utils::CachePadded;
 
 use smallvec::SmallVec;
 
+pub use self::keys::{KeyUsage, MemoryKeyCursor, MemoryKeyPage};
 use self::locked_shards::LockedShards;
 pub use self::options::{DEFAULT_MAX_KEYS, DEFAULT_MAX_NOTE_BYTES, MemoryOptions, OnFull};
 use self::shard::Shard;
@@ -244,6 +246,7 @@ impl<C: Clock> Inner<C> {
             used,
             reset_after: state.empty_at().since(now),
             entries: entries.take(MAX_INSPECTED).collect(),
+            capacity: state.capacity(),
         })
     }
 

@@ -298,6 +298,13 @@ impl Shard {
         self.table.num_buckets()
     }
 
+    /// Returns the key in this bucket, if there is one.
+    pub(super) fn key_at(&self, bucket: usize) -> Option<&KeyText> {
+        #[cfg(test)]
+        crate::common::spin_lock::holds::visit();
+        self.table.get_bucket(bucket).map(|slot| &slot.key)
+    }
+
     /// Returns the events and heap bytes of the key in this bucket, if there is one.
     pub(super) fn usage(&self, bucket: usize) -> Option<(usize, usize)> {
         #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use super::shard::Shard;
 use super::stats::{MAX_RESTARTS, STEP, ShardCount};
-use super::{MemoryOptions, MemoryStats, MemoryStore, OnFull, SWEEP_STEP};
+use super::{MemoryKeyCursor, MemoryKeyPage, MemoryOptions, MemoryStats, MemoryStore, OnFull, SWEEP_STEP};
 use crate::common::spin_lock::holds;
 use crate::{Algorithm, Check, Checks, Key, ManualClock, Micros, Quota};
 
@@ -68,6 +68,82 @@ fn stats_equal_a_recount(on_full: OnFull) {
     let later = store.stats();
     assert_eq!(later, recount(&store));
     assert!(later.swept > stats.swept && later.keys < stats.keys && later.bytes < stats.bytes, "{later:?}");
+}
+
+/// All keys, and the number of pages with `count` keys.
+fn list(store: &MemoryStore<ManualClock>, count: usize) -> (Vec<(String, u64)>, usize) {
+    let (mut keys, mut from, mut pages) = (Vec::new(), MemoryKeyCursor::default(), 0);
+    loop {
+        let page = store.keys(&from, count, |_| true);
+        assert!(page.keys.len() <= count);
+        keys.extend(page.keys.into_iter().map(|usage| (usage.key.to_string(), usage.used)));
+        pages += 1;
+        match page.next {
+            Some(next) => from = next,
+            None => break,
+        }
+    }
+    keys.sort();
+    (keys, pages)
+}
+
+#[test]
+fn pages_have_every_key_that_counts_once() {
+    let (clock, store) = store(20_000);
+    let (hour, second) = (Quota::per_hour(1_000).unwrap(), Quota::per_second(5).unwrap());
+    for n in 0..1_000 {
+        for _ in 0..1 + n % 3 {
+            admit(&store, key(n), hour);
+        }
+        admit(&store, Key::new("short", [("n", n.to_string().as_str())]), second);
+    }
+    clock.advance(Micros::from_secs(2));
+    let mut expected: Vec<(String, u64)> = (0..1_000).map(|n| (key(n).to_string(), 1 + n % 3)).collect();
+    expected.sort();
+    holds::take();
+    for count in [1, 17, 1_000_000] {
+        let (keys, pages) = list(&store, count);
+        assert!(pages >= 1_000 / count, "{pages} pages");
+        assert_eq!(keys, expected, "{count}");
+    }
+    let longest = holds::take().into_iter().max();
+    assert_eq!(longest, Some(STEP));
+    // A bucket stores its size.
+    let bucket = hour.with_algorithm(Algorithm::TokenBucket { burst: 7 }).unwrap();
+    admit(&store, Key::new("bucket", []), bucket);
+    let page = store.keys(&MemoryKeyCursor { shard: 0, after: String::new() }, 10, |key| key == "bucket");
+    let found: Vec<_> =
+        page.keys.iter().map(|usage| (usage.key.as_str(), usage.used, usage.capacity)).collect();
+    assert_eq!(found, [("bucket", 1, Some(7))]);
+    assert_eq!(
+        store.keys(&MemoryKeyCursor { shard: 1_000, after: String::new() }, 10, |_| true),
+        MemoryKeyPage::default()
+    );
+}
+
+/// Keys are added between the pages, so that every table is reorganised.
+#[test]
+fn key_that_stays_is_listed_once_while_tables_grow() {
+    let (_, store) = store(100_000);
+    let hour = Quota::per_hour(1_000).unwrap();
+    let stays = |n: u64| Key::new("stays", [("n", n.to_string().as_str())]);
+    (0..2_000).for_each(|n| admit(&store, stays(n), hour));
+    let (mut found, mut from, mut added) = (Vec::new(), MemoryKeyCursor::default(), 0);
+    loop {
+        let page = store.keys(&from, 50, |key| key.starts_with("stays"));
+        found.extend(page.keys.into_iter().map(|usage| usage.key.to_string()));
+        (0..500)
+            .for_each(|n| admit(&store, Key::new("more", [("n", (added + n).to_string().as_str())]), hour));
+        added += 500;
+        match page.next {
+            Some(next) => from = next,
+            None => break,
+        }
+    }
+    found.sort();
+    let mut expected: Vec<String> = (0..2_000).map(|n| stays(n).to_string()).collect();
+    expected.sort();
+    assert_eq!(found, expected);
 }
 
 #[test]

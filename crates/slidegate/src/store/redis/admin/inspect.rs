@@ -49,7 +49,10 @@ impl RedisStore {
     /// server, of which all may be foreign.
     pub async fn keys(&self, cursor: u64, count: usize) -> Result<KeyPage, Error> {
         let found = self.inner.scan(cursor, count).await?;
-        let mut keys: Vec<Key> = found.parts.into_iter().map(|(key, _)| key).collect();
+        // Notes alone count nothing, and would list their key once more.
+        let counts = |part: &KeyPart| matches!(part, KeyPart::Main | KeyPart::Log);
+        let mut keys: Vec<Key> =
+            found.parts.into_iter().filter_map(|(key, part)| counts(&part).then_some(key)).collect();
         keys.sort_unstable_by(|a, b| a.as_str().cmp(b.as_str()));
         keys.dedup();
         Ok(KeyPage { keys, next: found.next })
@@ -253,6 +256,7 @@ fn page(main: &str, start: usize) -> Cmd {
 fn inspection(snapshot: ZsetSnapshot, now: u64) -> Option<Inspection> {
     let last = Micros::new(snapshot.last);
     let now = Micros::new(now).max(last);
+    let capacity = snapshot.quota.algorithm().refills().then(|| snapshot.quota.capacity());
     let (used, reset_after, entries) = if snapshot.quota.algorithm().has_entries() {
         let window = snapshot.quota.window();
         let (gone, left): (Vec<ZsetEntry>, Vec<ZsetEntry>) =
@@ -272,7 +276,7 @@ fn inspection(snapshot: ZsetSnapshot, now: u64) -> Option<Inspection> {
     }
     let counted = entries.into_iter().filter(|(_, cost, _)| *cost > 0);
     let counted = counted.map(|(at, cost, leaves)| WindowEntry { at, cost, leaves_after: leaves.since(now) });
-    Some(Inspection { at: now, used, reset_after, entries: counted.take(MAX_INSPECTED).collect() })
+    Some(Inspection { at: now, used, reset_after, entries: counted.take(MAX_INSPECTED).collect(), capacity })
 }
 
 /// Parses a packed log; none if it is foreign.
