@@ -33,7 +33,7 @@ pub(super) enum Layout {
 impl Layout {
     fn width(self) -> u32 {
         match self {
-            Layout::Wide => 720,
+            Layout::Wide => 640,
             Layout::Narrow => 340,
         }
     }
@@ -242,7 +242,7 @@ fn draw_levels(chart: &mut Chart<'_, '_>, panel: &Panel<'_>, end: f64) -> DrawRe
 /// Draws a horizontal bar per row of (name, part, total). The part has another colour.
 pub(super) fn bars(rows: &[(String, u64, u64)], of: (&str, &str), layout: Layout) -> Result<String, String> {
     // On a narrow drawing, names are above their bars.
-    let (from, above) = if layout == Layout::Wide { (300, 0) } else { (4, NAME_ABOVE) };
+    let (from, above) = if layout == Layout::Wide { (270, 0) } else { (4, NAME_ABOVE) };
     let row_height = ROW + above;
     let room = layout.width() as i32 - from - 130;
     let longest = rows.iter().map(|(_, part, all)| *part.max(all)).max().unwrap_or_default().max(1) as f64;
@@ -339,7 +339,7 @@ fn draw_label(area: &Area<'_>, text: &str, at: (i32, i32), align: HPos, size: i3
 
 /// Cuts off the beginning of a name that is too long for the chart.
 fn truncate_start(name: &str) -> String {
-    const MAX_CHARS: usize = 40;
+    const MAX_CHARS: usize = 36;
     if name.chars().count() <= MAX_CHARS {
         return name.to_owned();
     }

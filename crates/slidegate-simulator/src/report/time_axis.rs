@@ -168,8 +168,8 @@ fn month(text: &str) -> &'static str {
 /// Formats a time since the start of an axis with this span, with at most two units.
 fn offset_label(since: u64, span: u64) -> String {
     match span {
-        ..500_000 => format!("{}ms", round_to_two_places(since as f64 / 1e3)),
-        ..180_000_000 => format!("{}s", round_to_two_places(since as f64 / 1e6)),
+        _ if span < SECOND / 2 => format!("{}ms", round_to_two_places(since as f64 / 1e3)),
+        _ if span < 3 * MINUTE => format!("{}s", round_to_two_places(since as f64 / 1e6)),
         _ if span < 3 * HOUR => two_units(since, (MINUTE, "m"), (SECOND, "s")),
         _ if span < 3 * DAY => two_units(since, (HOUR, "h"), (MINUTE, "m")),
         _ => two_units(since, (DAY, "d"), (HOUR, "h")),
