@@ -43,47 +43,76 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
+use indicatif::HumanBytes;
 use serde::Serialize;
 
 pub use self::options::SimulateArgs;
 pub use self::plan::Plan;
-use self::plan::{Output, Question};
+use self::plan::{NamedRules, Output, Question};
 pub use self::recorded_line::RecordedLine;
 use self::report::{Report, charts, page};
+use self::suggest::Suggestions;
+
+/// Output of a simulation.
+#[derive(Debug)]
+pub struct Finished {
+    /// Text to print: a summary, or one JSON object.
+    pub text: String,
+    /// A message about each output that was written to files, such as `wrote report.html (48.3 KiB)`.
+    pub written: Vec<String>,
+}
 
 impl Plan {
-    /// Runs the simulation, writes the files that the options name, and returns the text to print: a summary, or one JSON
-    /// object.
+    /// Runs the simulation, and writes the files that the options name.
     ///
     /// The simulation ends early when `stop` becomes true. It then reports the requests up to that point.
-    pub fn run(self, stop: &Arc<AtomicBool>) -> Result<String, String> {
+    pub fn run(self, stop: &Arc<AtomicBool>) -> Result<Finished, String> {
         let Plan { traffic, question, output } = self;
+        let has_charts = output.html.is_some() || output.svg.is_some();
         if let Question::Suggest(goal) = question {
             let suggestions = suggest::suggest(&traffic, goal, stop)?;
-            return if output.json { json(&suggestions) } else { Ok(suggestions.to_string()) };
+            let mut written = Vec::new();
+            if has_charts {
+                let name = "the suggested limits".to_owned();
+                let rules = NamedRules { name, rules: Box::new(suggestions.rules()?) };
+                let report = replay::replay(&traffic, Question::Simulate(rules), &output, stop)?;
+                written = write_charts(&report, Some(&suggestions), &output)?;
+            }
+            let text = if output.json { json(&suggestions)? } else { suggestions.to_string() };
+            return Ok(Finished { text, written });
         }
         let report = replay::replay(&traffic, question, &output, stop)?;
-        write_charts(&report, &output)?;
-        if output.json { json(&report) } else { Ok(report.to_string()) }
+        let written = if has_charts { write_charts(&report, None, &output)? } else { Vec::new() };
+        let text = if output.json { json(&report)? } else { report.to_string() };
+        Ok(Finished { text, written })
     }
 }
 
-fn write_charts(report: &Report, output: &Output) -> Result<(), String> {
-    if output.html.is_none() && output.svg.is_none() {
-        return Ok(());
-    }
+/// Writes the page and the charts. Returns a message about each of both.
+fn write_charts(
+    report: &Report,
+    suggestions: Option<&Suggestions>,
+    output: &Output,
+) -> Result<Vec<String>, String> {
     let charts = charts(report)?;
+    let mut written = Vec::new();
     if let Some(path) = &output.html {
-        write(path, &page(report, &charts))?;
+        let page = page(report, suggestions, &charts);
+        write(path, &page)?;
+        written.push(format!("wrote {} ({})", path.display(), HumanBytes(page.len() as u64)));
     }
     if let Some(directory) = &output.svg {
         std::fs::create_dir_all(directory)
             .map_err(|error| format!("cannot make {}: {error}", directory.display()))?;
-        for (name, svg) in charts.iter().map(|chart| chart.file()) {
-            write(&directory.join(name), &svg)?;
+        let files: Vec<(String, String)> = charts.iter().map(|chart| chart.file()).collect();
+        for (name, svg) in &files {
+            write(&directory.join(name), svg)?;
         }
+        let bytes: usize = files.iter().map(|(_, svg)| svg.len()).sum();
+        let (count, bytes) = (files.len(), HumanBytes(bytes as u64));
+        written.push(format!("wrote {count} charts into {} ({bytes})", directory.display()));
     }
-    Ok(())
+    Ok(written)
 }
 
 fn write(path: &Path, text: &str) -> Result<(), String> {

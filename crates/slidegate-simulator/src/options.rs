@@ -17,11 +17,12 @@ Requests whose time runs backwards are evaluated at the latest time before them.
 
 A trace is an access log (Common or Combined), JSON lines, a table (CSV), or a recording of `slidegate serve --record`; it may
 be compressed with gzip. The attributes of the rules are the fields of the same name, unless --attribute names another field.
+If the trace has no such field, a well-known other name is used, such as path for api, and the output says so.
 An access log has ip, user, method, path (without its query), host, referer and user-agent.
 
 Examples:
-  slidegate simulate --rules rules.yaml --trace access.log --attribute api=path
   slidegate simulate --rules rules.yaml --trace access.log.gz --html report.html
+  slidegate simulate --rules rules.yaml --trace access.json --attribute ip=request.headers.client
   slidegate simulate --rules new.yaml --against old.yaml --trace access.log      requests that change
   slidegate simulate --rules rules.yaml --pattern flash-sale --rate 500 --clients 1000
   slidegate simulate --rules rules.yaml --pattern timeline --at 0.99s=100,1.01s=100 \\
@@ -38,7 +39,8 @@ pub struct SimulateArgs {
     /// Format of the trace [default: detected]
     #[arg(long, value_enum, conflicts_with = "pattern", help_heading = "Traffic")]
     pub(crate) format: Option<Format>,
-    /// Attribute and the field of the trace with its value, such as api=path or ip=request.remote_ip
+    /// Attribute and the field of the trace with its value, such as api=path or ip=request.remote_ip [default: the field of the
+    /// attribute's name, or a well-known other name of it]
     #[arg(
         long,
         value_name = "NAME=FIELD",
@@ -91,10 +93,10 @@ pub struct SimulateArgs {
     #[arg(long, value_name = "FILE", requires = "rules", conflicts_with_all = ["algorithms"], help_heading = "Analysis")]
     pub(crate) against: Option<PathBuf>,
     /// Suggest the smallest limits that would have denied at most this part of the requests, such as 0.1%
-    #[arg(long, value_name = "PERCENT", conflicts_with_all = ["algorithms", "against", "suggest_clients", "decisions", "html", "svg"], help_heading = "Analysis")]
+    #[arg(long, value_name = "PERCENT", conflicts_with_all = ["algorithms", "against", "suggest_clients", "decisions"], help_heading = "Analysis")]
     pub(crate) suggest: Option<Percent>,
     /// Suggest the smallest limits that would have denied at most this part of the clients, such as 1%
-    #[arg(long, value_name = "PERCENT", conflicts_with_all = ["algorithms", "against", "decisions", "html", "svg"], help_heading = "Analysis")]
+    #[arg(long, value_name = "PERCENT", conflicts_with_all = ["algorithms", "against", "decisions"], help_heading = "Analysis")]
     pub(crate) suggest_clients: Option<Percent>,
     /// Windows of the suggested limits [default: those of the rules, or 1s,1m,1h]
     #[arg(long, value_name = "TIME,…", value_delimiter = ',', help_heading = "Analysis")]
@@ -108,7 +110,7 @@ pub struct SimulateArgs {
         help_heading = "Analysis"
     )]
     pub(crate) key: Vec<String>,
-    /// Write a report with charts into one self-contained file
+    /// Write a report with charts into one self-contained file; with --suggest, of the suggested limits
     #[arg(long, value_name = "FILE", help_heading = "Output")]
     pub(crate) html: Option<PathBuf>,
     /// Write the charts of the report as SVG files into a directory

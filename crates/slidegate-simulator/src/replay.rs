@@ -90,6 +90,7 @@ pub(crate) fn replay(
         traffic: traffic.name(),
         format: summary.format,
         rules_from,
+        mapped: summary.mapped,
         requests: stats.requests,
         allowed: stats.allowed,
         denied: stats.denied,

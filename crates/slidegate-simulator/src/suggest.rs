@@ -19,7 +19,7 @@ use crate::plan::{DenialBudget, SuggestionGoal};
 use crate::progress::Progress;
 use crate::scenario::{Scenario, VirtualTime};
 use crate::scenarios::MAX_KEYS;
-use crate::traffic::{ParseErrors, ReadSummary, Traffic};
+use crate::traffic::{MappedAttribute, ParseErrors, ReadSummary, Traffic};
 
 /// Maximum number of limits per candidate to try in one pass.
 const LIMITS_PER_PASS: u64 = 8;
@@ -34,10 +34,38 @@ pub(crate) struct Suggestions {
     /// Goal of the search, as text.
     pub(crate) wish: String,
     pub(crate) requests: u64,
+    /// Attributes that use a field of another name, because the trace has no field of their name.
+    pub(crate) mapped: Vec<MappedAttribute>,
     pub(crate) suggestions: Vec<Suggestion>,
     pub(crate) bad_lines: ParseErrors,
     pub(crate) interrupted: bool,
     pub(crate) notes: Vec<String>,
+    /// Rules of the candidates, in the order of the suggestions.
+    #[serde(skip)]
+    candidates: Vec<(Rule, Micros)>,
+}
+
+impl Suggestions {
+    /// Returns a shadow rule per suggested limit, to simulate all of them independently.
+    pub(crate) fn rules(&self) -> Result<Rules, String> {
+        let is_only_window = |rule: &Rule| {
+            self.candidates.iter().filter(|(other, _)| other.name() == rule.name()).count() == 1
+        };
+        let mut rules = Vec::new();
+        for (n, ((rule, window), suggestion)) in self.candidates.iter().zip(&self.suggestions).enumerate() {
+            let Some(limit) = suggestion.limit else { continue };
+            let quota = Quota::new(limit, (*window).into()).map_err(|error| error.to_string())?;
+            let name = match is_only_window(rule) {
+                true => rule.name().to_owned(),
+                false => format!("{}-{}", rule.name(), window.to_string().replace(' ', "")),
+            };
+            // A name may be too long with the window.
+            let shadow =
+                rule.shadow(&name, quota).or_else(|_| rule.shadow(&format!("suggestion-{n}"), quota));
+            rules.push(shadow.map_err(|error| error.to_string())?);
+        }
+        Rules::new(rules).map_err(|error| error.to_string())
+    }
 }
 
 /// Suggested limit for one rule and window.
@@ -56,6 +84,13 @@ pub(crate) struct Suggestion {
     pub(crate) denied_clients: u64,
     /// Denials with one permit less; none if the limit is the smallest possible.
     pub(crate) one_less: Option<Denials>,
+}
+
+impl Suggestion {
+    /// Returns the denials by the suggested limit.
+    pub(crate) fn denials(&self) -> Denials {
+        Denials { denied: self.denied, denied_clients: self.denied_clients }
+    }
 }
 
 /// Denials by one limit.
@@ -189,10 +224,12 @@ pub(crate) fn suggest(
         traffic: traffic.name(),
         wish: goal.budget.to_string(),
         requests,
+        mapped: std::mem::take(&mut summary.mapped),
         suggestions,
         bad_lines: std::mem::take(&mut summary.parse_errors),
         interrupted: summary.interrupted,
         notes,
+        candidates: candidates.into_iter().map(|candidate| (candidate.rule, candidate.window)).collect(),
     })
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use slidegate::Rules;
-use slidegate_simulator::SimulateArgs;
+use slidegate_simulator::{Finished, SimulateArgs};
 
 use crate::common::console::{fail, say};
 use crate::common::signals;
@@ -20,8 +20,12 @@ pub(super) fn run(args: SimulateArgs) -> ExitCode {
     // Signals are handled only after the rules are loaded: until then Ctrl-C ends the process at once.
     let report = args.plan(load_rules).and_then(|plan| plan.run(&interrupt_flag()));
     match report {
-        Ok(text) => {
+        Ok(Finished { text, written }) => {
             say(text.trim_end());
+            // Not on standard output, which may be JSON.
+            for message in written {
+                tracing::info!("{message}");
+            }
             ExitCode::SUCCESS
         }
         Err(message) => fail(&message),

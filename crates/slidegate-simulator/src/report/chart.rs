@@ -3,13 +3,49 @@
 //! Charts have no background and only the colours below. A style sheet adapts these colours to a light or a dark page.
 
 use std::fmt::Display;
+use std::ops::Range;
 
 use plotters::coord::Shift;
+use plotters::coord::ranged1d::{DefaultFormatting, KeyPointHint, Ranged};
 use plotters::coord::types::RangedCoordf64;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
-pub(super) const WIDTH: u32 = 720;
+use super::time_axis::{TimeAxis, round_to_two_places};
+
+/// Height of the legend, and of a line with the dates below it.
+const LEGEND: u32 = 26;
+
+/// Space to the right of a plot.
+const RIGHT: u32 = 24;
+
+/// Height of a row of bars, and of the name above a bar.
+const ROW: i32 = 24;
+const NAME_ABOVE: i32 = 20;
+
+/// Width of a drawing. Text has the same size in both, so a phone needs the narrow one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Layout {
+    Wide,
+    Narrow,
+}
+
+impl Layout {
+    fn width(self) -> u32 {
+        match self {
+            Layout::Wide => 640,
+            Layout::Narrow => 340,
+        }
+    }
+
+    /// Returns the width of the labels of the vertical axis.
+    fn left(self) -> u32 {
+        match self {
+            Layout::Wide => 58,
+            Layout::Narrow => 44,
+        }
+    }
+}
 
 const INK: RGBColor = RGBColor(0x24, 0x29, 0x2f);
 const FAINT: RGBColor = RGBColor(0xd0, 0xd7, 0xde);
@@ -48,10 +84,21 @@ pub(super) enum PanelKind {
 }
 
 /// Draws panels below each other, all with the same scale.
-pub(super) fn panels(panels: &[Panel<'_>], kind: PanelKind) -> Result<String, String> {
+pub(super) fn panels(
+    panels: &[Panel<'_>],
+    kind: PanelKind,
+    axis: TimeAxis,
+    layout: Layout,
+) -> Result<String, String> {
     let one = if panels.len() == 1 { 240 } else { 150 };
-    let height = 26 + one * panels.len() as u32;
-    let end = panels.iter().map(|panel| panel.step * panel.lower.len() as f64).fold(0.0, f64::max) * 1.01;
+    let dates = axis.dates();
+    // A narrow legend has no room for the dates beside it.
+    let top = if dates.is_some() && layout == Layout::Narrow { 2 * LEGEND - 6 } else { LEGEND };
+    let height = top + one * panels.len() as u32;
+    let (end, width) = (axis.seconds(), layout.width());
+    let ticks = axis.ticks(f64::from(width - layout.left() - RIGHT), f64::from(RIGHT));
+    let tick_label =
+        |x: &f64| ticks.iter().find(|tick| tick.at == *x).map_or(String::new(), |tick| tick.label.clone());
     let highest = |panel: &Panel<'_>| {
         let pairs = panel.lower.iter().zip(panel.upper);
         pairs
@@ -59,33 +106,47 @@ pub(super) fn panels(panels: &[Panel<'_>], kind: PanelKind) -> Result<String, St
             .max()
             .unwrap_or_default()
     };
-    let top = panels.iter().map(highest).max().unwrap_or_default().max(1) as f64 * 1.1;
-    draw(height, |root| {
-        let (legend, rest) = root.split_vertically(26);
+    let highest = panels.iter().map(highest).max().unwrap_or_default().max(1) as f64 * 1.1;
+    draw(layout, height, |root| {
+        let (legend, rest) = root.split_vertically(top);
         match kind {
-            PanelKind::Counts => draw_legend(&legend, &[("allowed", ALLOWED), ("denied", DENIED)])?,
-            PanelKind::Levels => {
-                draw_legend(&legend, &[("admitted", LEVEL), ("over the limit", DENIED), ("limit", INK)])?
+            PanelKind::Counts => draw_legend(&legend, layout, &[("allowed", ALLOWED), ("denied", DENIED)])?,
+            PanelKind::Levels => draw_legend(
+                &legend,
+                layout,
+                &[("admitted", LEVEL), ("over the limit", DENIED), ("limit", INK)],
+            )?,
+        }
+        match (&dates, layout) {
+            (Some(dates), Layout::Wide) => {
+                draw_label(&legend, dates, ((width - RIGHT) as i32, 6), HPos::Right, 14)?;
             }
+            (Some(dates), Layout::Narrow) => draw_label(&legend, dates, (4, 26), HPos::Left, 14)?,
+            (None, _) => {}
         }
         for (area, panel) in rest.split_evenly((panels.len(), 1)).iter().zip(panels) {
             let mut chart = ChartBuilder::on(area)
-                .margin_right(16)
+                .margin_right(RIGHT)
                 .margin_top(if panels.len() == 1 { 4 } else { 20 })
-                .set_label_area_size(LabelAreaPosition::Left, 58)
+                .set_label_area_size(LabelAreaPosition::Left, layout.left())
                 .set_label_area_size(LabelAreaPosition::Bottom, 26)
-                .build_cartesian_2d(0.0..end.max(1e-6), 0.0..top)
+                .build_cartesian_2d(
+                    Seconds {
+                        range: (0.0..end).into(),
+                        labelled: ticks.iter().map(|tick| tick.at).collect(),
+                    },
+                    0.0..highest,
+                )
                 .map_err(draw_error)?;
             chart
                 .configure_mesh()
                 .disable_x_mesh()
                 .y_labels(if panels.len() == 1 { 6 } else { 3 })
-                .x_labels(8)
                 .light_line_style(TRANSPARENT)
                 .bold_line_style(FAINT)
                 .axis_style(FAINT)
                 .label_style(("sans-serif", 14, &INK))
-                .x_label_formatter(&|x| axis_time(*x, end))
+                .x_label_formatter(&tick_label)
                 .y_label_formatter(&|y| axis_count(*y))
                 .draw()
                 .map_err(draw_error)?;
@@ -94,14 +155,38 @@ pub(super) fn panels(panels: &[Panel<'_>], kind: PanelKind) -> Result<String, St
                 PanelKind::Levels => draw_levels(&mut chart, panel, end)?,
             }
             if panels.len() > 1 {
-                draw_label(area, panel.name, (64, 4), HPos::Left, 15)?;
+                draw_label(area, panel.name, (layout.left() as i32 + 6, 4), HPos::Left, 15)?;
             }
         }
         Ok(())
     })
 }
 
-type Chart<'a, 'b> = ChartContext<'a, SVGBackend<'b>, Cartesian2d<RangedCoordf64, RangedCoordf64>>;
+/// Time axis of a plot, in seconds.
+struct Seconds {
+    range: RangedCoordf64,
+    /// Times that have a label.
+    labelled: Vec<f64>,
+}
+
+impl Ranged for Seconds {
+    type FormatOption = DefaultFormatting;
+    type ValueType = f64;
+
+    fn map(&self, value: &f64, limit: (i32, i32)) -> i32 {
+        self.range.map(value, limit)
+    }
+
+    fn key_points<Hint: KeyPointHint>(&self, _: Hint) -> Vec<f64> {
+        self.labelled.clone()
+    }
+
+    fn range(&self) -> Range<f64> {
+        self.range.range()
+    }
+}
+
+type Chart<'a, 'b> = ChartContext<'a, SVGBackend<'b>, Cartesian2d<Seconds, RangedCoordf64>>;
 
 fn draw_counts(chart: &mut Chart<'_, '_>, panel: &Panel<'_>) -> DrawResult {
     let steps =
@@ -126,7 +211,8 @@ fn draw_levels(chart: &mut Chart<'_, '_>, panel: &Panel<'_>, end: f64) -> DrawRe
     let width = panel.step.max(end / if bar_count < 40 { 100.0 } else { 240.0 });
     let bars = panel.lower.iter().zip(panel.upper).enumerate().filter(|(_, (admitted, _))| **admitted > 0);
     for (n, (&admitted, &limit)) in bars {
-        let (from, to) = (n as f64 * panel.step, n as f64 * panel.step + width);
+        let from = n as f64 * panel.step;
+        let to = (from + width).min(end);
         let within = admitted.min(limit.max(1)) as f64;
         chart
             .draw_series([Rectangle::new([(from, 0.0), (to, within)], LEVEL.filled())])
@@ -154,21 +240,26 @@ fn draw_levels(chart: &mut Chart<'_, '_>, panel: &Panel<'_>, end: f64) -> DrawRe
 }
 
 /// Draws a horizontal bar per row of (name, part, total). The part has another colour.
-pub(super) fn bars(rows: &[(String, u64, u64)], of: (&str, &str)) -> Result<String, String> {
-    let height = 30 + 24 * rows.len() as u32;
+pub(super) fn bars(rows: &[(String, u64, u64)], of: (&str, &str), layout: Layout) -> Result<String, String> {
+    // On a narrow drawing, names are above their bars.
+    let (from, above) = if layout == Layout::Wide { (270, 0) } else { (4, NAME_ABOVE) };
+    let row_height = ROW + above;
+    let room = layout.width() as i32 - from - 130;
     let longest = rows.iter().map(|(_, part, all)| *part.max(all)).max().unwrap_or_default().max(1) as f64;
-    draw(height, |root| {
-        let (legend, rest) = root.split_vertically(26);
-        draw_legend(&legend, &[(of.0, DENIED), (of.1, FAINT)])?;
-        let (names, room) = (300, WIDTH as i32 - 300 - 130);
+    draw(layout, LEGEND + 4 + row_height as u32 * rows.len() as u32, |root| {
+        let (legend, rest) = root.split_vertically(LEGEND);
+        draw_legend(&legend, layout, &[(of.0, DENIED), (of.1, FAINT)])?;
         for (n, (name, part, all)) in rows.iter().enumerate() {
-            let y = 24 * n as i32;
-            let to = |n: u64| names + (n as f64 / longest * f64::from(room)) as i32;
-            draw_label(&rest, &truncate_start(name), (names - 8, y + 4), HPos::Right, 14)?;
-            rest.draw(&Rectangle::new([(names, y + 3), (to(*all), y + 19)], FAINT.filled()))
-                .map_err(draw_error)?;
-            rest.draw(&Rectangle::new([(names, y + 3), (to(*part), y + 19)], DENIED.filled()))
-                .map_err(draw_error)?;
+            let y = row_height * n as i32;
+            let to = |n: u64| from + (n as f64 / longest * f64::from(room)) as i32;
+            let name = truncate_start(name);
+            match layout {
+                Layout::Wide => draw_label(&rest, &name, (from - 8, y + 4), HPos::Right, 14)?,
+                Layout::Narrow => draw_label(&rest, &name, (from, y + 4), HPos::Left, 14)?,
+            }
+            let y = y + above;
+            draw_bar(&rest, (from, y), to(*all), FAINT)?;
+            draw_bar(&rest, (from, y), to(*part), DENIED)?;
             let label = format!("{} of {}", axis_count(*part as f64), axis_count(*all as f64));
             draw_label(&rest, &label, (to(*part.max(all)) + 6, y + 4), HPos::Left, 14)?;
         }
@@ -176,40 +267,63 @@ pub(super) fn bars(rows: &[(String, u64, u64)], of: (&str, &str)) -> Result<Stri
     })
 }
 
-/// Draws a vertical bar per column of (name, number of keys). The first column is for keys that were never denied.
-pub(super) fn columns(columns: &[(String, u64)]) -> Result<String, String> {
+/// Draws a bar per row of (name, number of keys): vertical, or horizontal on a narrow drawing. The first row is for keys that
+/// were never denied.
+pub(super) fn columns(columns: &[(String, u64)], layout: Layout) -> Result<String, String> {
     let highest = columns.iter().map(|(_, n)| *n).max().unwrap_or_default().max(1) as f64;
-    draw(240, |root| {
+    let colour = |n: usize| if n == 0 { ALLOWED } else { DENIED };
+    if layout == Layout::Narrow {
+        let (from, room) = (96, layout.width() as i32 - 96 - 70);
+        return draw(layout, 4 + ROW as u32 * columns.len() as u32, |root| {
+            for (n, (name, keys)) in columns.iter().enumerate() {
+                let y = ROW * n as i32;
+                let to = from + (*keys as f64 / highest * f64::from(room)) as i32;
+                draw_label(root, name, (from - 8, y + 4), HPos::Right, 14)?;
+                draw_bar(root, (from, y), to, colour(n))?;
+                draw_label(root, &axis_count(*keys as f64), (to + 6, y + 4), HPos::Left, 14)?;
+            }
+            Ok(())
+        });
+    }
+    draw(layout, 240, |root| {
         let (left, bottom, top) = (20, 210, 24);
-        let each = (WIDTH as i32 - 2 * left) / columns.len().max(1) as i32;
+        let right = layout.width() as i32 - left;
+        let each = (right - left) / columns.len().max(1) as i32;
         for (n, (name, keys)) in columns.iter().enumerate() {
             let x = left + each * n as i32;
             let y = bottom - (*keys as f64 / highest * f64::from(bottom - top)) as i32;
-            let colour = if n == 0 { ALLOWED } else { DENIED };
             let width = each.min(90) - 8;
             let from = x + (each - width) / 2;
-            root.draw(&Rectangle::new([(from, y), (from + width, bottom)], colour.filled()))
+            root.draw(&Rectangle::new([(from, y), (from + width, bottom)], colour(n).filled()))
                 .map_err(draw_error)?;
             draw_label(root, &axis_count(*keys as f64), (x + each / 2, y - 18), HPos::Center, 14)?;
             draw_label(root, name, (x + each / 2, bottom + 8), HPos::Center, 14)?;
         }
-        root.draw(&PathElement::new([(left, bottom), (WIDTH as i32 - left, bottom)], FAINT))
-            .map_err(draw_error)
+        root.draw(&PathElement::new([(left, bottom), (right, bottom)], FAINT)).map_err(draw_error)
     })
 }
 
-fn draw(height: u32, draw_on: impl FnOnce(&Area<'_>) -> DrawResult) -> Result<String, String> {
+fn draw(
+    layout: Layout,
+    height: u32,
+    draw_on: impl FnOnce(&Area<'_>) -> DrawResult,
+) -> Result<String, String> {
     let mut svg = String::new();
     {
-        let root = SVGBackend::with_string(&mut svg, (WIDTH, height)).into_drawing_area();
+        let root = SVGBackend::with_string(&mut svg, (layout.width(), height)).into_drawing_area();
         draw_on(&root)?;
         root.present().map_err(draw_error)?;
     }
     Ok(svg)
 }
 
-fn draw_legend(area: &Area<'_>, entries: &[(&str, RGBColor)]) -> DrawResult {
-    let mut x = 64;
+/// Draws a horizontal bar in the row that begins at `y`.
+fn draw_bar(area: &Area<'_>, (from, y): (i32, i32), to: i32, colour: RGBColor) -> DrawResult {
+    area.draw(&Rectangle::new([(from, y + 3), (to, y + 19)], colour.filled())).map_err(draw_error)
+}
+
+fn draw_legend(area: &Area<'_>, layout: Layout, entries: &[(&str, RGBColor)]) -> DrawResult {
+    let mut x = if layout == Layout::Wide { 64 } else { 4 };
     for (name, colour) in entries {
         area.draw(&Rectangle::new([(x, 7), (x + 12, 19)], colour.filled())).map_err(draw_error)?;
         draw_label(area, name, (x + 18, 6), HPos::Left, 14)?;
@@ -225,33 +339,12 @@ fn draw_label(area: &Area<'_>, text: &str, at: (i32, i32), align: HPos, size: i3
 
 /// Cuts off the beginning of a name that is too long for the chart.
 fn truncate_start(name: &str) -> String {
-    const MAX_CHARS: usize = 40;
+    const MAX_CHARS: usize = 36;
     if name.chars().count() <= MAX_CHARS {
         return name.to_owned();
     }
     let end: String = name.chars().skip(name.chars().count() - MAX_CHARS + 1).collect();
     format!("…{end}")
-}
-
-/// Formats a time, in seconds, on an axis that ends at `end`.
-fn axis_time(x: f64, end: f64) -> String {
-    match end {
-        end if end < 0.5 => format!("{}ms", round_to_two_places(x * 1e3)),
-        end if end < 180.0 => format!("{}s", round_to_two_places(x)),
-        end if end < 3.0 * 3600.0 => two_units(x, (60, "m"), (1, "s")),
-        end if end < 72.0 * 3600.0 => two_units(x, (3_600, "h"), (60, "m")),
-        _ => two_units(x, (86_400, "d"), (3_600, "h")),
-    }
-}
-
-/// Formats a time, in seconds, as whole large units and the rest in small units.
-fn two_units(x: f64, (large, large_unit): (u64, &str), (small, small_unit): (u64, &str)) -> String {
-    let smalls = (x / small as f64).round() as u64;
-    match (smalls * small / large, smalls % (large / small)) {
-        (whole, 0) => format!("{whole}{large_unit}"),
-        (0, rest) => format!("{rest}{small_unit}"),
-        (whole, rest) => format!("{whole}{large_unit}{rest}{small_unit}"),
-    }
 }
 
 fn axis_count(n: f64) -> String {
@@ -263,33 +356,6 @@ fn axis_count(n: f64) -> String {
     }
 }
 
-fn round_to_two_places(n: f64) -> String {
-    let text = format!("{n:.2}");
-    text.trim_end_matches('0').trim_end_matches('.').to_owned()
-}
-
 fn draw_error(error: impl Display) -> String {
     format!("cannot draw: {error}")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::axis_time;
-
-    #[test]
-    fn axis_times_use_at_most_two_units() {
-        for (x, end, text) in [
-            (0.25, 0.4, "250ms"),
-            (100.0, 170.0, "100s"),
-            (100.0, 300.0, "1m40s"),
-            (120.0, 300.0, "2m"),
-            (20.0, 300.0, "20s"),
-            (59.9999, 300.0, "1m"),
-            (5_400.0, 20_000.0, "1h30m"),
-            (129_600.0, 400_000.0, "1d12h"),
-            (0.0, 400_000.0, "0d"),
-        ] {
-            assert_eq!(axis_time(x, end), text, "{x} of {end}");
-        }
-    }
 }

@@ -3,45 +3,91 @@
 use indicatif::{HumanBytes, HumanCount};
 
 use super::chart::STYLE;
-use super::text::{format_duration, format_percent};
+use super::text::{denial_run, format_duration, format_percent};
+use super::verdict::Verdict;
 use super::{Report, ReportChart, percentage};
+use crate::suggest::{Suggestion, Suggestions};
 
 const PAGE: &str = include_str!("page.html");
 
-/// Formats the report as a page.
-pub(crate) fn page(report: &Report, charts: &[ReportChart]) -> String {
-    let mut body = String::new();
-    body.push_str(&summary_cards(report));
+/// Formats the report as a page. With `suggestions`, the report is about the suggested limits.
+pub(crate) fn page(report: &Report, suggestions: Option<&Suggestions>, charts: &[ReportChart]) -> String {
+    let mut body = header(report, suggestions);
+    body.push_str(&summary_cards(report, suggestions.is_some()));
+    body.push_str(&suggestions.map_or(String::new(), suggested_limits));
     body.push_str(&algorithms(report));
     body.push_str(&difference(report));
     let mut heading = "";
     for chart in charts {
         if chart.heading != heading {
             let end = if heading.is_empty() { "" } else { "</div></section>" };
+            // Suggested limits are simulated as shadow rules, so that they do not influence each other.
+            let shown = match suggestions {
+                Some(_) => chart.heading.replacen(" (shadow)", "", 1),
+                None => chart.heading.clone(),
+            };
             body.push_str(&format!(
                 "{end}<section><h2>{}</h2>{}<div class=grid>",
-                escape_html(&chart.heading),
-                rule_figures(report, &chart.heading)
+                escape_html(&shown),
+                rule_figures(report, &chart.heading, suggestions.is_some())
             ));
             heading = &chart.heading;
         }
-        body.push_str(&format!("<figure><figcaption>{}</figcaption>{}</figure>", chart.title, chart.svg));
+        body.push_str(&format!(
+            "<figure><figcaption>{}</figcaption><div class=roomy>{}</div><div class=narrow>{}</div></figure>",
+            chart.title, chart.wide, chart.narrow
+        ));
     }
     if !heading.is_empty() {
         body.push_str("</div></section>");
     }
-    body.push_str(&remarks(report));
+    body.push_str(&remarks(report, suggestions));
     PAGE.replace("{style}", STYLE).replace("{title}", &escape_html(&report.traffic)).replace("{body}", &body)
 }
 
-/// Formats the header and the total numbers.
-fn summary_cards(report: &Report) -> String {
+/// Formats the result in one sentence, and the source of the traffic.
+fn header(report: &Report, suggestions: Option<&Suggestions>) -> String {
+    let Verdict { headline, facts } = Verdict::new(report, suggestions);
     let format = report.format.map_or(String::new(), |format| format!(" ({})", format.as_str()));
-    let mut html = format!(
-        "<header><h1>Simulation of the rules</h1><p>{}{format}, evaluated by {}</p></header><div class=cards>",
+    let times = match (&report.from, &report.to) {
+        (Some(from), Some(to)) if report.format.is_some() => format!(", {from} to {to}"),
+        _ => String::new(),
+    };
+    format!(
+        "<header><h1>{}</h1><p class=facts>{}</p><p>Slidegate simulation of {}{format}{times}, evaluated by {}</p></header>",
+        escape_html(&headline),
+        escape_html(&facts.join(" ")),
         escape_html(&report.traffic),
         escape_html(&report.rules_from)
-    );
+    )
+}
+
+/// Formats the suggested limits, each with its effect and the effect of one permit less.
+fn suggested_limits(suggestions: &Suggestions) -> String {
+    let mut html = "<section><h2>Suggested limits</h2>".to_owned();
+    for suggestion in &suggestions.suggestions {
+        let Suggestion { rule, window, limit, one_less, peak, .. } = suggestion;
+        let rule = escape_html(rule);
+        let Some(limit) = limit else {
+            html.push_str(&format!("<p><b>{rule}</b>: no request matched.</p>"));
+            continue;
+        };
+        html.push_str(&format!(
+            "<p><b>{rule}: limit {limit} per {window}</b> denies {}.",
+            suggestion.effect(suggestion.denials())
+        ));
+        if let Some(less) = one_less {
+            html.push_str(&format!(" A limit of {} denies {}.", limit - 1, suggestion.effect(*less)));
+        }
+        html.push_str(&format!(" The busiest client asks for {} in one window.</p>", HumanCount(*peak)));
+    }
+    html.push_str("</section>");
+    html
+}
+
+/// Formats the total numbers. Limits that are only suggested deny nothing together.
+fn summary_cards(report: &Report, is_suggestion: bool) -> String {
+    let mut html = "<div class=cards>".to_owned();
     let mut card = |class: &str, number: String, what: String| {
         html.push_str(&format!("<div class=\"card {class}\"><b>{number}</b><span>{what}</span></div>"));
     };
@@ -50,7 +96,7 @@ fn summary_cards(report: &Report) -> String {
         HumanCount(report.requests).to_string(),
         format!("requests over {}", format_duration(report.span_us)),
     );
-    if report.algorithms.is_empty() {
+    if report.algorithms.is_empty() && !is_suggestion {
         let percent_of_all = |n| format_percent(percentage(n, report.requests));
         card(
             "allowed",
@@ -79,21 +125,24 @@ fn summary_cards(report: &Report) -> String {
 }
 
 /// Formats the numbers of one rule, for the section with its charts.
-fn rule_figures(report: &Report, heading: &str) -> String {
+fn rule_figures(report: &Report, heading: &str, is_suggestion: bool) -> String {
     let Some(rule) = report.rules.iter().find(|rule| super::text::rule_heading(rule) == heading) else {
         return String::new();
     };
-    let denied = if rule.mode == "shadow" { "would deny" } else { "denied" };
+    let denied = if rule.mode == "shadow" { "would be denied" } else { "denied" };
+    let by_others = match rule.denied_by_others {
+        0 => String::new(),
+        n => format!(", {} denied by other rules", HumanCount(n)),
+    };
     let mut html = format!(
-        "<p>{} requests: {} allowed, <b>{} {denied}</b> ({}), {} denied by other rules. Keys: {}.</p>",
-        times(rule.asked),
+        "<p>{} requests: {} allowed, <b>{} {denied}</b> ({}){by_others}. Keys: {}.</p>",
+        HumanCount(rule.asked),
         HumanCount(rule.allowed),
         HumanCount(rule.denied),
         format_percent(percentage(rule.denied, rule.asked)),
-        HumanCount(rule.denied_by_others),
         super::text::keys(rule)
     );
-    if let (Some(denied), Some(allowed)) = (rule.newly_denied, rule.newly_allowed) {
+    if let (Some(denied), Some(allowed), false) = (rule.newly_denied, rule.newly_allowed, is_suggestion) {
         let (denied, allowed) = (HumanCount(denied), HumanCount(allowed));
         html.push_str(&format!(
             "<p>If it were enforced: {denied} newly denied, {allowed} newly allowed.</p>"
@@ -109,9 +158,9 @@ fn rule_figures(report: &Report, heading: &str) -> String {
     }
     if let Some(denied_key) = &rule.longest_denied {
         html.push_str(&format!(
-            "<p>Denied for the longest time on end: <code>{}</code>, {}.</p>",
-            escape_html(&denied_key.key),
-            format_duration(denied_key.longest_denied_us)
+            "<p>Longest run of denials: {}, <code>{}</code>.</p>",
+            denial_run(denied_key),
+            escape_html(&denied_key.key)
         ));
     }
     html
@@ -169,8 +218,12 @@ fn difference(report: &Report) -> String {
 }
 
 /// Formats notes, late requests and lines that could not be parsed.
-fn remarks(report: &Report) -> String {
-    let mut remarks: Vec<String> = report.notes.iter().map(|note| escape_html(note)).collect();
+fn remarks(report: &Report, suggestions: Option<&Suggestions>) -> String {
+    let mapped = report.mapped.iter().map(|mapped| escape_html(&format!("The attribute {mapped}.")));
+    let suggested = suggestions.iter().flat_map(|suggestions| &suggestions.notes);
+    let suggested = suggested.filter(|note| !report.notes.contains(note));
+    let notes = report.notes.iter().chain(suggested).map(|note| escape_html(note));
+    let mut remarks: Vec<String> = mapped.chain(notes).collect();
     if report.interrupted {
         remarks.push("Interrupted: the results cover the traffic until then.".to_owned());
     }
@@ -190,10 +243,6 @@ fn remarks(report: &Report) -> String {
         return String::new();
     }
     format!("<section><h2>Remarks</h2><ul><li>{}</ul></section>", remarks.join("<li>"))
-}
-
-fn times(n: u64) -> String {
-    if n == 1 { "once".to_owned() } else { format!("{} times", HumanCount(n)) }
 }
 
 /// Escapes untrusted text for HTML.

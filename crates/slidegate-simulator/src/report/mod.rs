@@ -6,6 +6,8 @@ mod difference;
 mod html;
 mod rule;
 mod text;
+mod time_axis;
+mod verdict;
 
 use serde::Serialize;
 
@@ -15,7 +17,7 @@ pub(crate) use self::html::page;
 pub(crate) use self::rule::{RuleReport, rule_reports};
 use super::baseline::Baseline;
 use super::scenarios::ScenarioRun;
-use super::traffic::{Format, ParseErrors};
+use super::traffic::{Format, MappedAttribute, ParseErrors};
 
 /// Results of one pass over the traffic. Serializes to one JSON object.
 #[derive(Debug, Serialize)]
@@ -24,6 +26,8 @@ pub(crate) struct Report {
     pub(crate) format: Option<Format>,
     /// File of the rules.
     pub(crate) rules_from: String,
+    /// Attributes that use a field of another name, because the trace has no field of their name.
+    pub(crate) mapped: Vec<MappedAttribute>,
     pub(crate) requests: u64,
     pub(crate) allowed: u64,
     pub(crate) denied: u64,

@@ -11,14 +11,16 @@ use slidegate::yaml::one_line;
 use super::difference::ChangeReport;
 use super::rule::RuleReport;
 use super::{AlgorithmReport, Difference, Report, percentage};
+use crate::stats::DeniedKey;
 use crate::suggest::{Denials, Suggestion, Suggestions};
-use crate::traffic::ParseErrors;
+use crate::traffic::{MappedAttribute, ParseErrors};
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let format = self.format.map_or(String::new(), |format| format!(" ({})", format.as_str()));
         writeln!(f, "traffic   {}{format}", one_line(&self.traffic))?;
         writeln!(f, "rules     {}", one_line(&self.rules_from))?;
+        write_mapped(f, &self.mapped)?;
         writeln!(
             f,
             "requests  {} over {}: simulated in {:.2} s, {} per second",
@@ -66,6 +68,10 @@ impl fmt::Display for Report {
         write_algorithms(f, &self.algorithms)?;
         self.difference.as_ref().map_or(Ok(()), |difference| write_difference(f, difference, self))
     }
+}
+
+fn write_mapped(f: &mut fmt::Formatter<'_>, mapped: &[MappedAttribute]) -> fmt::Result {
+    mapped.iter().try_for_each(|mapped| writeln!(f, "attribute {mapped}"))
 }
 
 fn write_bad_lines(f: &mut fmt::Formatter<'_>, bad_lines: &ParseErrors) -> fmt::Result {
@@ -116,8 +122,8 @@ fn write_rule(f: &mut fmt::Formatter<'_>, rule: &RuleReport, begin: u64) -> fmt:
     if let Some(denied_key) = &rule.longest_denied {
         writeln!(
             f,
-            "  longest   denied for {} on end: {}, from {}",
-            format_duration(denied_key.longest_denied_us),
+            "  longest   {}: {}, from {}",
+            denial_run(denied_key),
             denied_key.key,
             format_offset(denied_key.denied_from_us, begin)
         )?;
@@ -134,6 +140,16 @@ fn write_rule(f: &mut fmt::Formatter<'_>, rule: &RuleReport, begin: u64) -> fmt:
         )?;
     }
     Ok(())
+}
+
+/// Formats the longest run of denials of a key.
+pub(super) fn denial_run(denied_key: &DeniedKey) -> String {
+    let denials = HumanCount(denied_key.denied_in_a_row);
+    match (denied_key.denied_in_a_row, denied_key.longest_denied_us) {
+        (1, _) => "1 denial".to_owned(),
+        (_, 0) => format!("{denials} denials in a row at one instant"),
+        (_, length) => format!("{denials} denials in a row within {}", format_duration(length)),
+    }
 }
 
 /// Formats the number of keys, and the number of keys that were denied.
@@ -215,6 +231,7 @@ impl fmt::Display for Suggestions {
         writeln!(f, "traffic   {}", one_line(&self.traffic))?;
         writeln!(f, "requests  {}", HumanCount(self.requests))?;
         writeln!(f, "wanted    {}", self.wish)?;
+        write_mapped(f, &self.mapped)?;
         write_bad_lines(f, &self.bad_lines)?;
         for note in &self.notes {
             writeln!(f, "note      {}", one_line(note))?;
@@ -226,28 +243,31 @@ impl fmt::Display for Suggestions {
     }
 }
 
+impl Suggestion {
+    /// Formats the numbers of denied requests and clients.
+    pub(super) fn effect(&self, Denials { denied, denied_clients }: Denials) -> String {
+        format!(
+            "{} requests, {} clients",
+            with_percentage(denied, self.requests),
+            with_percentage(denied_clients, self.clients)
+        )
+    }
+}
+
 impl fmt::Display for Suggestion {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Some(limit) = self.limit else { return write!(f, "{}: no request matched", self.rule) };
         writeln!(f, "{}: limit {limit} per {}", self.rule, self.window)?;
-        let describe = |Denials { denied, denied_clients }: Denials| {
-            format!(
-                "{} requests, {} clients",
-                with_percentage(denied, self.requests),
-                with_percentage(denied_clients, self.clients)
-            )
-        };
-        let these = Denials { denied: self.denied, denied_clients: self.denied_clients };
-        writeln!(f, "  denies    {}", describe(these))?;
+        writeln!(f, "  denies    {}", self.effect(self.denials()))?;
         if let Some(less) = self.one_less {
-            writeln!(f, "  {:<9} {}", format!("with {}", limit - 1), describe(less))?;
+            writeln!(f, "  {:<9} {}", format!("with {}", limit - 1), self.effect(less))?;
         }
         write!(f, "  busiest   {} in one window", HumanCount(self.peak))
     }
 }
 
 /// Formats a number, and its percentage of `all`.
-fn with_percentage(n: u64, all: u64) -> String {
+pub(super) fn with_percentage(n: u64, all: u64) -> String {
     format!("{} ({})", HumanCount(n), format_percent(percentage(n, all)))
 }
 

@@ -1,4 +1,4 @@
-//! Statistics by key: number of denials, and the longest time of continuous denial.
+//! Statistics by key: number of denials, and the longest run of denials.
 //!
 //! A limited number of keys have exact statistics. For the keys that come later, a frequent-items sketch finds those that are
 //! denied most.
@@ -31,17 +31,23 @@ struct KeyStats {
     rule: u32,
     asked: u64,
     denied: u64,
-    /// Start of the current streak of denials; none if the key was allowed last.
-    denied_since: Option<Micros>,
-    last_denied: Micros,
-    longest: Streak,
+    /// The latest run of denials.
+    run: DenialRun,
+    /// End of the wait that the latest denial announced; zero if the key was allowed since. A denial before this time continues
+    /// the run.
+    wait_until: Micros,
+    longest: DenialRun,
 }
 
-/// Time in which a key was denied and never allowed.
+/// Denials of a key in a row, from the first to the last.
+///
+/// A run ends when a request of the key is allowed. It also ends when the client pauses until the wait of its latest denial is
+/// over: it would have been allowed then, so the pause is not part of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Streak {
+struct DenialRun {
     from: Micros,
-    length: Micros,
+    to: Micros,
+    denials: u64,
 }
 
 /// A key that was denied.
@@ -52,9 +58,11 @@ pub(crate) struct DeniedKey {
     pub(crate) denied: u64,
     /// Number of requests; none if it is not known.
     pub(crate) asked: Option<u64>,
-    /// Longest time in which the key was denied and never allowed: until it was allowed, or until its last denial.
+    /// Time from the first to the last denial of the longest run of denials, its start, and its number of denials. A run ends when
+    /// the key is allowed, or does not ask until the announced wait is over.
     pub(crate) longest_denied_us: u64,
     pub(crate) denied_from_us: u64,
+    pub(crate) denied_in_a_row: u64,
     pub(crate) estimated: bool,
 }
 
@@ -72,13 +80,14 @@ impl KeyTable {
         KeyTable { tracked: HashMap::default(), max_tracked, untracked: 0, sketch: None }
     }
 
+    /// Adds a request of a key. `denied` is the announced wait if the rule denied the request.
     #[inline]
-    pub(super) fn add(&mut self, key: &Key, rule: usize, at: Micros, allowed: bool, denied: bool) {
+    pub(super) fn add(&mut self, key: &Key, rule: usize, at: Micros, allowed: bool, denied: Option<Micros>) {
         if let Some(stats) = self.tracked.get_mut(key) {
             return stats.add(at, allowed, denied);
         }
         if self.tracked.len() >= self.max_tracked {
-            return self.add_to_sketch(key, rule, denied);
+            return self.add_to_sketch(key, rule, denied.is_some());
         }
         let mut stats = KeyStats { rule: rule as u32, ..KeyStats::default() };
         stats.add(at, allowed, denied);
@@ -138,6 +147,7 @@ impl RuleKeys<'_> {
                 asked: None,
                 longest_denied_us: 0,
                 denied_from_us: 0,
+                denied_in_a_row: 0,
                 estimated: true,
             }));
         }
@@ -146,11 +156,11 @@ impl RuleKeys<'_> {
         hits
     }
 
-    /// Returns the key with the longest time of continuous denial.
+    /// Returns the key with the longest run of denials.
     pub(crate) fn longest_denied(&self) -> Option<DeniedKey> {
         let denied = self.tracked.iter().filter(|(_, stats)| stats.denied > 0);
         let longest = denied.max_by(|(a, x), (b, y)| {
-            x.longest().length.cmp(&y.longest().length).then_with(|| b.as_str().cmp(a.as_str()))
+            x.longest.size().cmp(&y.longest.size()).then_with(|| b.as_str().cmp(a.as_str()))
         });
         longest.map(|(key, stats)| DeniedKey::new(key, stats))
     }
@@ -172,40 +182,45 @@ impl RuleKeys<'_> {
 
 impl KeyStats {
     #[inline]
-    fn add(&mut self, at: Micros, allowed: bool, denied: bool) {
+    fn add(&mut self, at: Micros, allowed: bool, denied: Option<Micros>) {
         self.asked += 1;
-        if denied {
+        if let Some(wait) = denied {
             self.denied += 1;
-            self.denied_since.get_or_insert(at);
-            self.last_denied = at;
-        } else if allowed && let Some(since) = self.denied_since.take() {
-            self.longest = self.longest.longer_of(Streak { from: since, length: at.since(since) });
+            if at >= self.wait_until {
+                self.run = DenialRun { from: at, to: at, denials: 0 };
+            }
+            self.run.to = at;
+            self.run.denials += 1;
+            self.wait_until = Micros::new(at.get().saturating_add(wait.get()));
+            if self.run.size() > self.longest.size() {
+                self.longest = self.run;
+            }
+        } else if allowed {
+            self.wait_until = Micros::ZERO;
         }
-    }
-
-    /// Returns the longest streak. A streak that has not ended lasts until the last denial.
-    fn longest(&self) -> Streak {
-        let open =
-            self.denied_since.map(|since| Streak { from: since, length: self.last_denied.since(since) });
-        open.map_or(self.longest, |open| self.longest.longer_of(open))
     }
 }
 
-impl Streak {
-    fn longer_of(self, other: Streak) -> Streak {
-        if other.length > self.length || self.from == Micros::ZERO { other } else { self }
+impl DenialRun {
+    fn length(&self) -> Micros {
+        self.to.since(self.from)
+    }
+
+    /// Returns a value that is greater for a longer run. Of two runs of the same length, the one with more denials is longer.
+    fn size(&self) -> (Micros, u64) {
+        (self.length(), self.denials)
     }
 }
 
 impl DeniedKey {
     fn new(key: &Key, stats: &KeyStats) -> Self {
-        let Streak { from, length } = stats.longest();
         DeniedKey {
             key: key.to_string(),
             denied: stats.denied,
             asked: Some(stats.asked),
-            longest_denied_us: length.get(),
-            denied_from_us: from.get(),
+            longest_denied_us: stats.longest.length().get(),
+            denied_from_us: stats.longest.from.get(),
+            denied_in_a_row: stats.longest.denials,
             estimated: false,
         }
     }
@@ -239,32 +254,55 @@ mod tests {
         Key::new("rule", [("n", n.to_string().as_str())])
     }
 
-    #[test]
-    fn denial_streak_ends_when_allowed_or_last_denied() {
+    /// Adds requests of one key, each with its time in seconds and its wait in seconds if it was denied, and returns the start, the
+    /// length and the number of denials of the longest run.
+    fn longest_run(requests: &[(u64, Option<u64>)]) -> (u64, u64, u64) {
         let mut keys = KeyTable::new(10);
-        let mut add = |s: u64, allowed: bool| keys.add(&key(1), 0, Micros::from_secs(s), allowed, !allowed);
-        add(100, true);
-        add(101, false);
-        add(103, false);
-        add(105, true);
-        add(110, false);
-        add(113, false);
+        for (at, wait) in requests {
+            keys.add(&key(1), 0, Micros::from_secs(*at), wait.is_none(), wait.map(Micros::from_secs));
+        }
         let longest = keys.by_rule(1)[0].longest_denied().unwrap();
-        assert_eq!((longest.denied_from_us, longest.longest_denied_us), (101_000_000, 4_000_000));
-        keys.add(&key(1), 0, Micros::from_secs(115), false, true);
+        assert_eq!(longest.asked, Some(requests.len() as u64));
+        (longest.denied_from_us / 1_000_000, longest.longest_denied_us / 1_000_000, longest.denied_in_a_row)
+    }
+
+    #[test]
+    fn run_of_denials_lasts_from_the_first_to_the_last_denial() {
+        let requests =
+            [(100, None), (101, Some(9)), (103, Some(7)), (110, None), (111, Some(5)), (112, Some(4))];
+        assert_eq!(longest_run(&requests), (101, 2, 2));
+        assert_eq!(longest_run(&[(100, Some(60)), (141, Some(19)), (200, None)]), (100, 41, 2));
+        assert_eq!(longest_run(&[(100, Some(5)), (200, None)]), (100, 0, 1));
+    }
+
+    #[test]
+    fn pause_until_the_wait_is_over_ends_a_run_of_denials() {
+        // The client would have been allowed at 105 and at 147, so neither pause is part of a run.
+        let requests = [(100, Some(5)), (142, Some(5)), (143, Some(4)), (147, Some(1))];
+        assert_eq!(longest_run(&requests), (142, 1, 2));
+        // Denials at one instant are a run, too.
+        assert_eq!(longest_run(&[(1, Some(1)), (9, Some(1)), (9, Some(1))]), (9, 0, 2));
+        assert_eq!(KeyTable::new(1).by_rule(2)[1].longest_denied(), None);
+    }
+
+    #[test]
+    fn denial_by_another_rule_does_not_end_a_run() {
+        let mut keys = KeyTable::new(10);
+        let at = Micros::from_secs;
+        keys.add(&key(1), 0, at(1), false, Some(at(9)));
+        keys.add(&key(1), 0, at(2), false, None);
+        keys.add(&key(1), 0, at(3), false, Some(at(7)));
         let longest = keys.by_rule(1)[0].longest_denied().unwrap();
-        assert_eq!((longest.denied_from_us, longest.longest_denied_us), (110_000_000, 5_000_000));
-        assert_eq!((longest.asked, longest.denied), (Some(7), 5));
-        assert_eq!(keys.by_rule(2)[1].longest_denied(), None);
+        assert_eq!((longest.longest_denied_us, longest.denied_in_a_row, longest.denied), (2_000_000, 2, 2));
     }
 
     #[test]
     fn sketch_finds_most_denied_keys_beyond_the_maximum() {
         let mut keys = KeyTable::new(100);
         for n in 0..50_000 {
-            keys.add(&key(n), 0, Micros::from_secs(n), false, true);
+            keys.add(&key(n), 0, Micros::from_secs(n), false, Some(Micros::from_secs(1)));
             if n >= 1_000 {
-                keys.add(&key(60_000 + n % 2), 0, Micros::from_secs(n), false, true);
+                keys.add(&key(60_000 + n % 2), 0, Micros::from_secs(n), false, Some(Micros::from_secs(1)));
             }
         }
         assert_eq!((keys.tracked.len(), keys.untracked), (100, 98_900));
@@ -277,9 +315,9 @@ mod tests {
     fn histogram_buckets_double() {
         let mut keys = KeyTable::new(100);
         for (n, denials) in [(1, 0), (2, 1), (3, 2), (4, 3), (5, 4), (6, 7), (7, 8)] {
-            keys.add(&key(n), 0, Micros::from_secs(1), true, false);
+            keys.add(&key(n), 0, Micros::from_secs(1), true, None);
             for _ in 0..denials {
-                keys.add(&key(n), 0, Micros::from_secs(1), false, true);
+                keys.add(&key(n), 0, Micros::from_secs(1), false, Some(Micros::from_secs(1)));
             }
         }
         let distribution = keys.by_rule(1)[0].distribution();

@@ -104,7 +104,8 @@ impl Stats {
             if is_shadow {
                 rule_stats.add_shadow_change(decision.shadow_change(&limit));
             }
-            self.keys.add(limit.key(), index, at, allowed, denied_here);
+            let wait = denied_here.then(|| limit.retry_after());
+            self.keys.add(limit.key(), index, at, allowed, wait);
         }
         self.unruled += u64::from(!matched);
     }

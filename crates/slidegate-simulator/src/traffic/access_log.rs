@@ -11,7 +11,7 @@ use memchr::{memchr, memchr2};
 use slidegate::Request;
 
 use super::event::Event;
-use super::fields::{Fields, unseen_fields_note};
+use super::fields::{Fields, MappedAttribute, ResolvedFields, unseen_fields_note};
 use super::time::AccessLogTime;
 
 /// Names of the fields of a line.
@@ -29,6 +29,9 @@ pub(super) struct AccessLog {
     wanted: WantedFields,
     /// For each attribute, true if any line has had it.
     seen: Vec<bool>,
+    mapped: Vec<MappedAttribute>,
+    /// Attributes that an access log does not have.
+    missing: Vec<String>,
     fields: Fields,
     time: AccessLogTime,
 }
@@ -53,26 +56,30 @@ impl AccessLog {
                 "{flag} {field} needs JSON lines or CSV: an access log has one time and no permits"
             ));
         }
-        let attributes = fields.indices(&FIELDS, "an access log")?;
+        let ResolvedFields { indices: attributes, mapped, missing } =
+            fields.resolve(&FIELDS, "an access log")?;
         let indices = || attributes.iter().map(|(index, _)| *index);
         let wanted = WantedFields {
             target: indices().any(|index| TARGET.contains(&index)),
             headers: indices().any(|index| index >= HEADERS),
         };
         let (seen, time) = (vec![false; attributes.len()], AccessLogTime::default());
-        Ok(AccessLog { attributes, wanted, seen, fields: fields.clone(), time })
+        Ok(AccessLog { attributes, wanted, seen, mapped, missing, fields: fields.clone(), time })
+    }
+
+    pub(super) fn mapped(&self) -> Vec<MappedAttribute> {
+        self.mapped.clone()
     }
 
     /// Returns a note for the report about attributes that are missing.
     pub(super) fn note(&self) -> Option<String> {
-        let missing = self.fields.missing(&FIELDS);
-        let Some(first) = missing.first() else {
+        let Some(first) = self.missing.first() else {
             let seen = self.attributes.iter().zip(&self.seen);
             return unseen_fields_note(seen.map(|((index, _), seen)| (FIELDS[*index], *seen)));
         };
         Some(format!(
             "an access log has no `{}`, which the rules use: set --attribute {first}=path, or --constant {first}=VALUE",
-            missing.join("`, `")
+            self.missing.join("`, `")
         ))
     }
 

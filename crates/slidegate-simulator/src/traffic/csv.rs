@@ -4,7 +4,7 @@ use csv_core::{ReadRecordResult, Reader};
 use slidegate::Request;
 
 use super::event::Event;
-use super::fields::{Fields, unknown_field_error};
+use super::fields::{Fields, MappedAttribute, ResolvedFields, unknown_field_error};
 use super::json::TIME_FIELDS;
 use super::line_reader::MAX_LINE;
 use super::time::read_time;
@@ -21,6 +21,7 @@ pub(super) struct Csv {
     permits: Option<usize>,
     attributes: Vec<(usize, String)>,
     fields: Fields,
+    mapped: Vec<MappedAttribute>,
     missing: Vec<String>,
 }
 
@@ -50,9 +51,13 @@ impl Csv {
                 })?,
         };
         let permits = fields.permits.as_deref().map(|field| index("--permits", field)).transpose()?;
-        let attributes = fields.indices(&names, what)?;
-        let (columns, missing) = (names.len(), fields.missing(&names));
-        Ok(Csv { record, columns, time, permits, attributes, fields: fields.clone(), missing })
+        let ResolvedFields { indices: attributes, mapped, missing } = fields.resolve(&names, what)?;
+        let columns = names.len();
+        Ok(Csv { record, columns, time, permits, attributes, fields: fields.clone(), mapped, missing })
+    }
+
+    pub(super) fn mapped(&self) -> Vec<MappedAttribute> {
+        self.mapped.clone()
     }
 
     /// Parses one line and gives its request to `visit`.

@@ -1,9 +1,23 @@
 //! Maps the fields of a line to the attributes of a request.
 
 use std::collections::BTreeSet;
+use std::fmt;
 use std::str::FromStr;
 
+use serde::Serialize;
 use slidegate::Rules;
+
+/// Names that logs have for the same field. If a trace has no field with the name of an attribute, the attribute uses the first
+/// other name of its group that the trace has.
+const SYNONYMS: [&[&str]; 7] = [
+    &["api", "path", "uri"],
+    &["ip", "client_ip", "remote_ip", "remote_addr", "request.client_ip", "request.remote_ip"],
+    &["user", "user_id", "username"],
+    &["method", "request_method", "request.method"],
+    &["host", "http_host", "request.host"],
+    &["user-agent", "user_agent", "http_user_agent"],
+    &["referer", "http_referer"],
+];
 
 /// Option of the form `NAME=VALUE`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,7 +57,36 @@ pub(crate) struct Fields {
 pub(super) struct AttributeField {
     pub(super) attribute: String,
     pub(super) field: String,
+    /// Fields to use if the trace does not have `field`; none if the field is explicit.
+    pub(super) synonyms: Vec<&'static str>,
     pub(super) explicit: bool,
+}
+
+/// An attribute that uses a field of another name, because the trace has no field of its name.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct MappedAttribute {
+    pub(crate) attribute: String,
+    pub(crate) field: String,
+}
+
+impl fmt::Display for MappedAttribute {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let MappedAttribute { attribute, field } = self;
+        write!(
+            f,
+            "`{attribute}` is the field `{field}`, because the trace has no `{attribute}`; --attribute names another"
+        )
+    }
+}
+
+/// Fields of the attributes in a trace with known field names.
+#[derive(Debug, Default)]
+pub(super) struct ResolvedFields {
+    /// Each attribute that has a field, with the index of the field.
+    pub(super) indices: Vec<(usize, String)>,
+    pub(super) mapped: Vec<MappedAttribute>,
+    /// Attributes that have no field.
+    pub(super) missing: Vec<String>,
 }
 
 impl Fields {
@@ -54,18 +97,22 @@ impl Fields {
             .map(|Pair { name, value }| AttributeField {
                 attribute: name.clone(),
                 field: value.clone(),
+                synonyms: Vec::new(),
                 explicit: true,
             })
             .collect();
-        for name in attribute_names {
-            let known = explicit.iter().chain(constants).any(|pair| pair.name == *name);
-            if !known {
-                attributes.push(AttributeField {
-                    attribute: name.clone(),
-                    field: name.clone(),
-                    explicit: false,
-                });
-            }
+        let is_option = |name: &str| explicit.iter().chain(constants).any(|pair| pair.name == name);
+        // A name that the rules use for another attribute has another meaning there.
+        let is_free = |name: &&str| !attribute_names.contains(*name) && !is_option(name);
+        for name in attribute_names.iter().filter(|name| !is_option(name)) {
+            let synonyms = SYNONYMS.iter().find(|group| group.contains(&name.as_str()));
+            let synonyms = synonyms.into_iter().flat_map(|group| group.iter().copied());
+            attributes.push(AttributeField {
+                attribute: name.clone(),
+                field: name.clone(),
+                synonyms: synonyms.filter(is_free).collect(),
+                explicit: false,
+            });
         }
         Fields { attributes, constants: constants.to_vec(), ..Fields::default() }
     }
@@ -91,23 +138,26 @@ impl Fields {
         self.constants.iter().map(|pair| (pair.name.as_str(), pair.value.as_str()))
     }
 
-    /// Returns each attribute with the index of its field in `known`. A field that the options name must be there.
-    pub(super) fn indices(&self, known: &[&str], what: &str) -> Result<Vec<(usize, String)>, String> {
-        let mut indices = Vec::new();
-        for AttributeField { attribute, field, explicit } in &self.attributes {
-            match known.iter().position(|known| known == field) {
-                Some(index) => indices.push((index, attribute.clone())),
-                None if *explicit => return Err(unknown_field_error("--attribute", field, known, what)),
-                None => {}
+    /// Finds the fields of all attributes in `known`. A field that the options name must be there.
+    pub(super) fn resolve(&self, known: &[&str], what: &str) -> Result<ResolvedFields, String> {
+        let mut resolved = ResolvedFields::default();
+        let index = |field: &str| known.iter().position(|known| *known == field);
+        for AttributeField { attribute, field, synonyms, explicit } in &self.attributes {
+            let synonym = || synonyms.iter().find_map(|synonym| Some((index(synonym)?, *synonym)));
+            if let Some(index) = index(field) {
+                resolved.indices.push((index, attribute.clone()));
+            } else if *explicit {
+                return Err(unknown_field_error("--attribute", field, known, what));
+            } else if let Some((index, synonym)) = synonym() {
+                resolved.indices.push((index, attribute.clone()));
+                resolved
+                    .mapped
+                    .push(MappedAttribute { attribute: attribute.clone(), field: synonym.to_owned() });
+            } else {
+                resolved.missing.push(attribute.clone());
             }
         }
-        Ok(indices)
-    }
-
-    /// Returns the attributes with a field that is not in `known`.
-    pub(super) fn missing(&self, known: &[&str]) -> Vec<String> {
-        let missing = self.attributes.iter().filter(|named| !known.contains(&named.field.as_str()));
-        missing.map(|named| named.attribute.clone()).collect()
+        Ok(resolved)
     }
 }
 

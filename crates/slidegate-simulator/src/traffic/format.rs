@@ -6,7 +6,7 @@ use serde::Serialize;
 use super::access_log::AccessLog;
 use super::csv::Csv;
 use super::event::Event;
-use super::fields::Fields;
+use super::fields::{Fields, MappedAttribute};
 use super::json::{Json, TIME_FIELDS};
 #[cfg(any(fuzzing, test))]
 use super::parse_errors::printable;
@@ -112,12 +112,23 @@ impl LineParser {
         })
     }
 
-    pub(super) fn note(&self) -> Option<String> {
+    /// Returns notes for the report about attributes that are missing.
+    pub(super) fn notes(&self) -> Vec<String> {
         match self {
-            LineParser::AccessLog(log) => log.note(),
-            LineParser::Json(json) => json.note(),
-            LineParser::Csv(csv) => csv.note(),
-            LineParser::CsvHeader(_) | LineParser::Recording => None,
+            LineParser::AccessLog(log) => log.note().into_iter().collect(),
+            LineParser::Json(json) => json.notes(),
+            LineParser::Csv(csv) => csv.note().into_iter().collect(),
+            LineParser::CsvHeader(_) | LineParser::Recording => Vec::new(),
+        }
+    }
+
+    /// Returns the attributes that use a field of another name.
+    pub(super) fn mapped(&self) -> Vec<MappedAttribute> {
+        match self {
+            LineParser::AccessLog(log) => log.mapped(),
+            LineParser::Json(json) => json.mapped(),
+            LineParser::Csv(csv) => csv.mapped(),
+            LineParser::CsvHeader(_) | LineParser::Recording => Vec::new(),
         }
     }
 }

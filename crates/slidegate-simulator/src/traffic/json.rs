@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 use slidegate::Request;
 
 use super::event::Event;
-use super::fields::{Fields, unseen_fields_note};
+use super::fields::{AttributeField, Fields, MappedAttribute, unseen_fields_note};
 use super::time::read_time;
 
 /// Default fields for the time: the first that a line has is used.
@@ -19,8 +19,44 @@ pub(super) struct Json {
     line: Value,
     /// Numbers and booleans of the line as text, with the index of their attribute.
     non_strings: Vec<(usize, String)>,
-    /// For each attribute, true if any line has had its field.
-    seen: Vec<bool>,
+    /// Source of each attribute, as far as it is known from the lines so far.
+    sources: Vec<FieldSource>,
+}
+
+/// Field of an attribute in JSON lines, whose fields are only known line by line. A synonym is used until a line has the field
+/// itself.
+#[derive(Clone, Debug, Default)]
+struct FieldSource {
+    /// True if any line has had the field itself, with any value.
+    has_field: bool,
+    synonym: Option<&'static str>,
+    /// Number of lines whose value is that of the synonym.
+    by_synonym: u64,
+    /// True if any line has had a value.
+    seen: bool,
+}
+
+impl FieldSource {
+    /// Looks for the field in a line, and for a synonym until a line has had the field.
+    fn update(&mut self, attribute: &AttributeField, object: &Map<String, Value>) {
+        if self.has_field {
+            return;
+        }
+        self.has_field = find_field(object, &attribute.field).is_some();
+        if self.has_field {
+            return;
+        }
+        if self.synonym.is_none() {
+            let mut synonyms = attribute.synonyms.iter().copied();
+            self.synonym = synonyms.find(|synonym| find_field(object, synonym).is_some());
+        }
+        self.by_synonym += u64::from(self.synonym.is_some());
+    }
+
+    fn value<'v>(&self, attribute: &AttributeField, object: &'v Map<String, Value>) -> Option<&'v Value> {
+        let synonym = self.synonym.filter(|_| !self.has_field);
+        find_field(object, synonym.unwrap_or(&attribute.field))
+    }
 }
 
 impl Json {
@@ -28,7 +64,7 @@ impl Json {
         Json {
             line: Value::Null,
             non_strings: Vec::new(),
-            seen: vec![false; fields.attributes.len()],
+            sources: vec![FieldSource::default(); fields.attributes.len()],
             fields: fields.clone(),
         }
     }
@@ -60,28 +96,49 @@ impl Json {
             None => 1,
         };
         self.non_strings.clear();
-        for (index, attribute) in self.fields.attributes.iter().enumerate() {
-            let value = find_field(object, &attribute.field).and_then(text);
-            self.seen[index] |= value.is_some();
+        for (index, (attribute, source)) in self.fields.attributes.iter().zip(&mut self.sources).enumerate() {
+            source.update(attribute, object);
+            let value = source.value(attribute, object).and_then(text);
+            source.seen |= value.is_some();
             if let Some(Cow::Owned(non_string)) = value {
                 self.non_strings.push((index, non_string));
             }
         }
         let non_string =
             |index| self.non_strings.iter().find(|(of, _)| *of == index).map(|(_, text)| text.as_str());
-        let pairs = self.fields.attributes.iter().enumerate().filter_map(|(index, attribute)| {
-            let text =
-                find_field(object, &attribute.field).and_then(Value::as_str).or_else(|| non_string(index));
+        let attributes = self.fields.attributes.iter().zip(&self.sources).enumerate();
+        let pairs = attributes.filter_map(|(index, (attribute, source))| {
+            let value = source.value(attribute, object);
+            let text = value.and_then(Value::as_str).or_else(|| non_string(index));
             Some((attribute.attribute.as_str(), text.filter(|text| !text.is_empty())?))
         });
         let request = Request::new(pairs.chain(self.fields.constants())).permits(permits);
         visit(Event::new(at, &request))
     }
 
-    /// Returns a note for the report about fields that no line had.
-    pub(super) fn note(&self) -> Option<String> {
-        let seen = self.fields.attributes.iter().zip(&self.seen);
-        unseen_fields_note(seen.map(|(named, seen)| (named.field.as_str(), *seen)))
+    /// Returns notes for the report: fields that no line had, and fields that only later lines had.
+    pub(super) fn notes(&self) -> Vec<String> {
+        let attributes = || self.fields.attributes.iter().zip(&self.sources);
+        let unseen =
+            unseen_fields_note(attributes().map(|(named, source)| (named.field.as_str(), source.seen)));
+        let mixed = attributes().filter(|(_, source)| source.has_field && source.by_synonym > 0);
+        let mixed = mixed.filter_map(|(named, source)| {
+            let AttributeField { attribute, field, .. } = named;
+            Some(format!(
+                "`{attribute}` is the field `{}` in the lines before the first line with `{field}` (lines: {}): --attribute {attribute}=FIELD \
+                 names one field for all lines",
+                source.synonym?, source.by_synonym
+            ))
+        });
+        unseen.into_iter().chain(mixed).collect()
+    }
+
+    pub(super) fn mapped(&self) -> Vec<MappedAttribute> {
+        let attributes = self.fields.attributes.iter().zip(&self.sources);
+        let mapped = attributes.filter(|(_, source)| !source.has_field).filter_map(|(named, source)| {
+            Some(MappedAttribute { attribute: named.attribute.clone(), field: source.synonym?.to_owned() })
+        });
+        mapped.collect()
     }
 }
 

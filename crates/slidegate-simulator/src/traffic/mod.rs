@@ -18,7 +18,7 @@ mod trace;
 use slidegate::Micros;
 
 pub(crate) use self::event::{Event, RecordedDecision};
-pub(crate) use self::fields::{Fields, Pair, attribute_names};
+pub(crate) use self::fields::{Fields, MappedAttribute, Pair, attribute_names};
 pub(crate) use self::format::Format;
 pub(crate) use self::parse_errors::ParseErrors;
 pub(crate) use self::pattern::{Instants, Pattern, Shape};
@@ -45,6 +45,8 @@ pub(crate) struct ReadSummary {
     pub(crate) parse_errors: ParseErrors,
     /// True if the pass was ended early.
     pub(crate) interrupted: bool,
+    /// Attributes that use a field of another name.
+    pub(crate) mapped: Vec<MappedAttribute>,
     pub(crate) notes: Vec<String>,
 }
 

@@ -8,7 +8,7 @@ use std::sync::mpsc;
 use super::ReadSummary;
 use super::batch::Batch;
 use super::event::Event;
-use super::fields::Fields;
+use super::fields::{Fields, MappedAttribute};
 use super::format::{Format, LineParser};
 use super::line_reader::{Line, LineReader, MAX_LINE};
 use super::parse_errors::printable;
@@ -77,11 +77,11 @@ impl Trace {
             BatchReader { lines, line_parser, name: &name, strict: self.strict, read_error: None };
         let mut evaluator =
             Evaluator { trace: self, name: &name, summary: ReadSummary::default(), accepted: 0 };
-        let notes = if self.is_standard_input() {
+        let findings = if self.is_standard_input() {
             // Input that is typed, or a log that is followed, is decided line by line, without waiting for a full batch.
             let mut batch = Batch::default();
             while reader.fill(&mut batch, 1)? && evaluator.evaluate_batch(&batch, progress, &mut visit)? {}
-            reader.notes()
+            reader.finish()
         } else {
             read_ahead(reader, |batch| evaluator.evaluate_batch(batch, progress, &mut visit))?
         };
@@ -93,7 +93,8 @@ impl Trace {
             return Err(format!("{name} has no valid line (expected {}): {reason}", format.article()));
         }
         summary.format = Some(format);
-        summary.notes.extend(notes);
+        summary.notes.extend(findings.notes);
+        summary.mapped = findings.mapped;
         Ok(summary)
     }
 }
@@ -108,10 +109,18 @@ struct BatchReader<'t> {
     read_error: Option<String>,
 }
 
+/// Findings of a reader for the report.
+#[derive(Default)]
+struct ReaderFindings {
+    /// Missing attributes, and an error at the end of the file.
+    notes: Vec<String>,
+    mapped: Vec<MappedAttribute>,
+}
+
 impl BatchReader<'_> {
-    /// Returns notes for the report: missing attributes, and an error at the end of the file.
-    fn notes(self) -> Vec<String> {
-        self.line_parser.note().into_iter().chain(self.read_error).collect()
+    fn finish(self) -> ReaderFindings {
+        let notes = self.line_parser.notes().into_iter().chain(self.read_error).collect();
+        ReaderFindings { notes, mapped: self.line_parser.mapped() }
     }
 
     /// Fills the batch with the next lines that are not empty, up to `most`. Returns false if there are
@@ -151,12 +160,12 @@ impl BatchReader<'_> {
     }
 }
 
-/// Reads batches on another thread and evaluates them on this one, until `evaluate` returns false. Returns the notes of the
-/// reader.
+/// Reads batches on another thread and evaluates them on this one, until `evaluate` returns false. Returns the findings of
+/// the reader.
 fn read_ahead(
     mut reader: BatchReader<'_>,
     mut evaluate: impl FnMut(&Batch) -> Result<bool, String>,
-) -> Result<Vec<String>, String> {
+) -> Result<ReaderFindings, String> {
     std::thread::scope(|scope| {
         let (filled_sender, filled) = mpsc::sync_channel(BATCHES_AHEAD);
         // Evaluated batches go back to the reader, which fills them again.
@@ -169,7 +178,7 @@ fn read_ahead(
                 let more = matches!(result, Ok(true));
                 // Sending fails if this side has stopped early.
                 if filled_sender.send(result.map(|_| batch)).is_err() || !more {
-                    return reader.notes();
+                    return reader.finish();
                 }
             }
         });

@@ -177,7 +177,7 @@ fn summary_lists_denied_clients() {
         "  requests  7: 5 (71.4 %) allowed, 2 (28.6 %) denied",
         "  keys      2, of which 1 ever denied",
         "  worst     2 of 2 admitted in one window: api:ip=a, until +1s",
-        "  longest   denied for 8s on end: api:ip=a, from +2s",
+        "  longest   2 denials in a row within 1s: api:ip=a, from +2s",
         "  hardest   2 of 6 denied: api:ip=a",
         "quiet: 1 per 1s, sliding-window",
         "  requests  0: no request matched the rule",
@@ -185,6 +185,25 @@ fn summary_lists_denied_clients() {
     for line in expected {
         assert!(lines.contains(&line), "{line}\n{text}");
     }
+}
+
+/// A client that waits as long as it was told, or longer, is not denied meanwhile.
+#[test]
+fn longest_run_of_denials_has_no_idle_time() {
+    let bench = Bench::new("rules: [{ name: login, key: [ip], limit: 1, window: 5s, count: attempts }]");
+    let longest = |times: &str| {
+        let rows: String = times.split(' ').map(|time| format!("{time},a\n")).collect();
+        bench.file("trace.csv", format!("time,ip\n{rows}"));
+        let text = stdout(&bench.run(&["--trace", "trace.csv"]));
+        text.lines().find_map(|line| line.strip_prefix("  longest   ").map(str::to_owned)).expect("a denial")
+    };
+    // Denied at 1 and 42.8, with a wait of 5 seconds each: they are 41.8 seconds apart, and not in a row.
+    assert_eq!(longest("0 1 42.7 42.8"), "1 denial: login:ip=a, from +1s");
+    // The wait after 1 ends at 6.
+    assert_eq!(longest("0 1 5.9 100"), "2 denials in a row within 4s 900ms: login:ip=a, from +1s");
+    assert_eq!(longest("0 0 0 0"), "3 denials in a row at one instant: login:ip=a, from +0s");
+    let denied = &bench.report(&["--trace", "trace.csv"])["rules"][0]["longest_denied"];
+    assert_eq!((&denied["denied_in_a_row"], &denied["longest_denied_us"]), (&json!(3), &json!(0)));
 }
 
 #[test]

@@ -265,10 +265,8 @@ fn conflicting_options_are_rejected() {
         let says = denial(&bench.run(&[traffic, more].concat()));
         assert!(says.contains("cannot be used with"), "{says}");
     }
-    for answer in ["--html", "--svg", "--decisions"] {
-        let says = denial(&bench.run(&["--trace", "access.log", "--suggest", "1%", answer, "x"]));
-        assert!(says.contains("cannot be used with"), "{says}");
-    }
+    let says = denial(&bench.run(&["--trace", "access.log", "--suggest", "1%", "--decisions", "x"]));
+    assert!(says.contains("cannot be used with"), "{says}");
 }
 
 #[test]
@@ -346,15 +344,69 @@ fn truncated_file_is_read_as_far_as_possible() {
 }
 
 #[test]
-fn unknown_attribute_is_reported() {
+fn attribute_without_a_field_uses_a_well_known_other_name() {
     let bench = Bench::new(RULES);
+    let mapped = |pairs: &[(&str, &str)]| -> Value {
+        pairs.iter().map(|(attribute, field)| json!({ "attribute": attribute, "field": field })).collect()
+    };
+    bench.file("access.log", LOG);
+    bench.file("log.json", JSON);
+    bench.file("table.csv", CSV.replace("when,client,\"the api\"", "time,remote_addr,uri"));
+    for (trace, format, pairs) in [
+        ("access.log", "combined", &[("api", "path")][..]),
+        ("log.json", "json", &[("api", "uri"), ("ip", "request.remote_ip")]),
+        ("table.csv", "csv", &[("api", "uri"), ("ip", "remote_addr")]),
+    ] {
+        let report = bench.report(&["--trace", trace]);
+        assert_the_five(&report, format);
+        assert_eq!(report["mapped"], mapped(pairs), "{trace}");
+    }
+    let text = stdout(&bench.run(&["--trace", "access.log"]));
+    let line =
+        "\nattribute `api` is the field `path`, because the trace has no `api`; --attribute names another\n";
+    assert!(text.contains(line), "{text}");
+    // Options come first.
+    for (option, unruled) in [(["--attribute", "api=method"], 5), (["--constant", "api=/a"], 0)] {
+        let report = bench.report(&[&["--trace", "access.log"][..], &option].concat());
+        assert_eq!((&report["mapped"], number(&report, "unruled")), (&json!([]), unruled), "{option:?}");
+    }
+    // A suggestion reads the trace in the same way.
+    let suggest = ["--trace", "access.log", "--suggest", "0%"];
+    assert_eq!(bench.report(&suggest)["mapped"], mapped(&[("api", "path")]));
+    let text = stdout(&bench.run(&suggest));
+    assert!(text.contains(line), "{text}");
+    // A field of the attribute's own name comes first. If only later lines have it, the report says so.
+    let lines = ["\"path\":\"/a\",\"api\":\"/b\"", "\"path\":\"/a\""];
+    let trace = |lines: [&str; 2]| {
+        let line = |line: &str| format!("{{\"time\":1,\"ip\":\"1\",{line}}}\n");
+        bench.file("mixed.json", lines.map(line).concat());
+        bench.report(&["--trace", "mixed.json"])
+    };
+    let report = trace(lines);
+    assert_eq!((&report["mapped"], number(&report, "unruled")), (&json!([]), 2), "{report}");
+    let report = trace([lines[1], lines[0]]);
+    assert_eq!((&report["mapped"], number(&report, "unruled")), (&json!([]), 1), "{report}");
+    assert_eq!(
+        report["notes"][0],
+        "`api` is the field `path` in the lines before the first line with `api` (lines: 1): --attribute api=FIELD names one field for \
+         all lines"
+    );
+    // A name with a meaning of its own in the rules is not another name of `api`.
+    let bench = Bench::new("rules: [{ name: a, match: { api: /a, path: /a }, limit: 1, window: 1s }]");
     bench.file("access.log", LOG);
     let report = bench.report(&["--trace", "access.log"]);
-    let note =
-        "an access log has no `api`, which the rules use: set --attribute api=path, or --constant api=VALUE";
+    assert_eq!((&report["mapped"], number(&report, "unruled")), (&json!([]), 5), "{report}");
+}
+
+#[test]
+fn unknown_attribute_is_reported() {
+    let bench = Bench::new(&RULES.replace("api: /a*", "plan: free"));
+    bench.file("access.log", LOG);
+    let report = bench.report(&["--trace", "access.log"]);
+    let note = "an access log has no `plan`, which the rules use: set --attribute plan=path, or --constant plan=VALUE";
     assert!(report["notes"].as_array().unwrap().contains(&json!(note)), "{report}");
     assert_eq!(number(&report, "unruled"), 5);
-    let report = bench.report(&["--trace", "access.log", "--constant", "api=/a"]);
+    let report = bench.report(&["--trace", "access.log", "--constant", "plan=free"]);
     assert_eq!(number(&report, "unruled"), 0);
     let bench = Bench::new("rules: [{ name: a, key: [host, ip], limit: 1, window: 1s }]");
     let note = |trace: &str| bench.report(&["--trace", trace])["notes"][0].clone();
