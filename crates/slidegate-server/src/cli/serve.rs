@@ -2,30 +2,28 @@
 
 use std::env::VarError;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
 use slidegate::{ReservationKey, ReservationKeys, redis::RedisStore};
 
+use super::settings_args::{ADMIN_TOKEN_VARIABLE, SettingsArgs, warn_of_unread_variables};
 use crate::app::auth::{Auth, TOKEN_VARIABLE, Token};
 use crate::app::reservation_keys::{self, SharedKey};
-use crate::app::rule_manager::{FileSource, Sighup};
+use crate::app::rule_manager::Sighup;
 use crate::app::state::{AppState, Settings};
 use crate::app::{adaptive_task, monitor, rule_manager};
 use crate::common::console::say;
 use crate::common::signals;
-use crate::config::{AccessConfig, Config, Listen, ListenAddress, ReservationsConfig, StoreKind};
+use crate::config::{AccessConfig, Config, Listen, ListenAddress, ReservationsConfig};
 use crate::protocol::serve::Listeners;
 use crate::protocol::tls::Tls;
 use crate::protocol::{listener, serve};
 use crate::store::AnyStore;
 use crate::telemetry::capture::RecordArgs;
 use crate::telemetry::log::{self, LogArgs};
-
-/// Environment variable with a token that allows changes of rules and counts.
-const ADMIN_TOKEN_VARIABLE: &str = "SLIDEGATE_ADMIN_TOKEN";
 
 /// Length of the shortest token.
 const MIN_SECRET_CHARS: usize = 16;
@@ -45,30 +43,10 @@ const BLOCKING_TIMEOUT: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Args)]
 pub(super) struct ServeArgs {
-    /// Configuration file with rules and settings [default: demo rules]
-    #[arg(long, value_name = "FILE")]
-    config: Option<PathBuf>,
-    /// Directory with files of envoyproxy/ratelimit (*.yaml, *.yml); their rules are added after those of --config
-    #[arg(long, value_name = "DIR")]
-    envoy_config: Option<PathBuf>,
-    /// Store of the counts: `memory` (lost when the process ends), `redis`, or a URL such as
-    /// redis://user:password@host:6379, which several servers can share [default: memory]
-    #[arg(long, value_name = "STORE", env = "SLIDEGATE_STORE", hide_env_values = true)]
-    store: Option<StoreKind>,
-    /// HTTP address [default: 127.0.0.1:8080]; port 0 selects and prints a free port, `off` disables the listener
-    #[arg(long, value_name = "ADDR")]
-    http: Option<ListenAddress>,
-    /// gRPC address, for Envoy [default: 127.0.0.1:8081]
-    #[arg(long, value_name = "ADDR")]
-    grpc: Option<ListenAddress>,
-    /// RESP (Redis protocol) address [default: 127.0.0.1:6380]
-    #[arg(long, value_name = "ADDR")]
-    resp: Option<ListenAddress>,
-    /// HTTP address for changes of rules and counts, which other listeners then reject [default: off]
-    #[arg(long, value_name = "ADDR")]
-    admin: Option<ListenAddress>,
+    #[command(flatten)]
+    settings: SettingsArgs,
     /// Accept changes at the address of --admin without a token, also from other machines
-    #[arg(long)]
+    #[arg(long, env = "SLIDEGATE_ADMIN_WITHOUT_TOKEN")]
     admin_without_token: bool,
     #[command(flatten)]
     record: RecordArgs,
@@ -87,13 +65,14 @@ pub(super) fn run(args: ServeArgs) -> Result<(), String> {
         let _inside = runtime.enter();
         args.log.start()?
     };
-    let files = FileSource::new(args.config, args.envoy_config);
+    let inputs = args.settings.inputs();
+    let files = args.settings.files(inputs.clone());
     let watch = files.watch();
-    let Config { rules, settings, rules_text, .. } = files.load()?;
+    let Config { rules, settings, rules_text, referenced, .. } = files.load()?;
+    warn_of_unread_variables(&inputs, referenced);
     let source = files.name();
-    let listen = Listen { http: args.http, grpc: args.grpc, resp: args.resp, admin: args.admin };
-    let listen = listen.or(settings.listen.addresses).or(Listen::DEFAULT);
-    let store = args.store.or(settings.store.clone()).unwrap_or_default();
+    let listen = settings.listen.addresses.or(Listen::DEFAULT);
+    let store = settings.store.clone().unwrap_or_default();
     let access = access(&settings.access)?;
     if !args.admin_without_token {
         check_admin(&listen, &access)?;

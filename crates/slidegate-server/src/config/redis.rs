@@ -72,11 +72,11 @@ slidegate::section! {
     /// Connection to Redis, and storage options.
     pub(super) struct RedisSection("Redis", base: Written::default()) for Written {
         /// `redis://[user:password@]host:port[/db]`, or `rediss://` for TLS.
-        url: Option<Url> { by_default("redis://127.0.0.1:6379") },
+        url: Option<Url> { by_default("redis://127.0.0.1:6379").secret() },
         /// Instead of `url`: a Redis Cluster, by the urls of some of its nodes.
-        cluster: Option<Vec<Url>> { nonempty().of("url").example("[redis://a:6379, redis://b:6379]") },
+        cluster: Option<Vec<Url>> { nonempty().of("url").example("[redis://a:6379, redis://b:6379]").secret() },
         /// Instead of `url`: independent servers that share the keys.
-        shards: Option<Vec<Url>> { nonempty().of("url").example("[redis://a:6379, redis://b:6379]") },
+        shards: Option<Vec<Url>> { nonempty().of("url").example("[redis://a:6379, redis://b:6379]").secret() },
         /// Instead of `url`: the primary that Redis Sentinel monitors.
         sentinel: Option<Sentinel> { example("{ master: main, nodes: [redis://a:26379] }") },
         /// Certificates, for `rediss://`.
