@@ -15,8 +15,8 @@ use crate::app::reservation_keys::{self, SharedKey};
 use crate::app::rule_manager::Sighup;
 use crate::app::state::{AppState, Settings};
 use crate::app::{adaptive_task, monitor, rule_manager};
-use crate::common::console::say;
-use crate::common::signals;
+use crate::common::console::{say, warn};
+use crate::common::{service_manager, signals};
 use crate::config::{AccessConfig, Config, Listen, ListenAddress, ReservationsConfig};
 use crate::protocol::serve::Listeners;
 use crate::protocol::tls::Tls;
@@ -34,8 +34,8 @@ const MAX_LISTENERS: u64 = 4;
 /// Open files besides connections.
 const OPEN_FILES: u64 = 5_000;
 
-/// Time limit for telling the other nodes that this one stops.
-const LEAVE_TIMEOUT: Duration = Duration::from_secs(1);
+/// Exit code after a second signal, by the convention of shells: 128 + SIGINT.
+const INTERRUPTED: i32 = 130;
 
 /// Time limit for blocking work when the server stops. A file that is still being read after that, such as one on a
 /// network mount that does not answer, does not keep the process running.
@@ -95,6 +95,7 @@ pub(super) fn run(args: ServeArgs) -> Result<(), String> {
             redis: settings.redis,
             shared_rules: shared_rules.clone(),
             log_keys,
+            shutdown: settings.shutdown.clone(),
         };
         if let Some(text) = &rules_text {
             app.set_rules_text(text);
@@ -119,7 +120,7 @@ pub(super) fn run(args: ServeArgs) -> Result<(), String> {
         if let Some(tls) = tls {
             tokio::spawn(tls.reload_on_change());
         }
-        let signalled = signals::signalled();
+        let signalled = stop_signal(signals::signalled());
         let (source, demo) = (app.rules.current().source.clone(), files.is_demo());
         let (sighup, rules_app) = (Sighup::new(), Arc::clone(&app));
         match shared_rules {
@@ -130,18 +131,49 @@ pub(super) fn run(args: ServeArgs) -> Result<(), String> {
         let recording = recording.map(|recording| recording.start(&recorder)).transpose()?;
         // The signal handlers are installed: a program that reads "ready" may send a signal.
         print_banner(&addresses, &store, &source, demo);
+        service_manager::ready();
+        tokio::spawn(service_manager::feed_watchdog());
         serve::run(listeners, app, signalled).await;
         recorder.end_all();
-        if let Some(recording) = recording {
-            let _ = tokio::task::spawn_blocking(|| recording.join()).await;
+        let written = async {
+            if let Some(recording) = recording {
+                let _ = tokio::task::spawn_blocking(|| recording.join()).await;
+            }
+        };
+        let timeout = settings.shutdown.leave_timeout();
+        let (written, left) = tokio::join!(
+            tokio::time::timeout(timeout, written),
+            tokio::time::timeout(timeout, store.leave())
+        );
+        if written.is_err() {
+            warn("the recording is not written to its end: its disk does not answer");
         }
-        // Nodes that miss this message notice by the missing heartbeats.
-        let _ = tokio::time::timeout(LEAVE_TIMEOUT, store.leave()).await;
+        match (store.redis_store(), left) {
+            (None, _) => {}
+            (Some(_), Ok(())) => tracing::info!(
+                event = "left",
+                "leased permits are returned, and the other nodes are informed"
+            ),
+            // Leases expire, and the other nodes notice the missing heartbeats.
+            (Some(_), Err(_)) => warn("Redis does not answer: leased permits stay taken until they expire"),
+        }
         Ok(())
     });
     logging.finish();
     runtime.shutdown_timeout(BLOCKING_TIMEOUT);
     served
+}
+
+/// Completes when a signal asks the server to stop. A second signal then ends the process at once.
+async fn stop_signal(signalled: impl Future<Output = ()>) {
+    signalled.await;
+    let again = signals::signalled();
+    service_manager::stopping();
+    tokio::spawn(async {
+        again.await;
+        warn("stopping at once, because of a second signal");
+        std::process::exit(INTERRUPTED);
+    });
 }
 
 /// Returns the store with the shared rules.

@@ -16,6 +16,7 @@ mod monitor;
 mod redis;
 mod reservations;
 mod rules_text;
+mod shutdown;
 mod topology;
 
 use std::str::FromStr;
@@ -39,6 +40,7 @@ pub use self::monitor::{AccuracyConfig, MemoryConfig, MonitorConfig};
 pub use self::redis::{DEFAULT_URL, RedisConfig};
 pub use self::reservations::ReservationsConfig;
 pub(crate) use self::rules_text::rules_part;
+pub use self::shutdown::ShutdownConfig;
 
 /// Configuration that `serve` uses without a file.
 pub const DEMO: &str = include_str!("demo.yaml");
@@ -108,6 +110,8 @@ slidegate::section! {
         monitor: MonitorConfig,
         /// Keys that sign reservations.
         reservations: ReservationsConfig,
+        /// Shutdown after a signal.
+        shutdown: ShutdownConfig,
     }
 }
 

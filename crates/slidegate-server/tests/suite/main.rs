@@ -39,6 +39,7 @@ mod rule_reload; // rules that change while they are used
 mod server; // helper: the real binary on a free port
 mod shadow_rules; // shadow rules are counted exactly
 mod shared_rules; // `rules: redis`, one set of rules for every node
+mod shutdown; // drain, time limits, second signal, notifications to systemd
 mod signed_reservations; // only signed reservations are settled
 mod simulate; // `slidegate simulate`
 mod snippets; // the commands and files of README.md and docs/

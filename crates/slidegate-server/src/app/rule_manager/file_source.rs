@@ -10,6 +10,7 @@ use tokio::task::spawn_blocking;
 
 use crate::app::state::AppState;
 use crate::common::file_watch::{FileWatch, POLL_INTERVAL};
+use crate::common::service_manager;
 use crate::config::{self, Config, ConfigSettings, DEMO, Inputs};
 use crate::envoy;
 
@@ -147,6 +148,9 @@ impl FileSource {
                 () = sighup.received() => true,
                 () = tokio::time::sleep(POLL_INTERVAL) => false,
             };
+            if requested {
+                service_manager::reloading();
+            }
             let (files, watch) = (self.clone(), Arc::clone(&watch));
             let read = spawn_blocking(move || files.read_if_changed(&mut watch.lock(), requested)).await;
             let Some(read) = read.unwrap_or_else(|_| Some(Err("reading the file failed".to_owned()))) else {
@@ -171,6 +175,9 @@ impl FileSource {
                 Ok((_, false)) => {}
                 // The files are read again until they are right.
                 Err(message) => app.reject_rules(&self.name(), message),
+            }
+            if requested {
+                service_manager::ready();
             }
         }
     }

@@ -72,9 +72,11 @@ impl Health {
 
 /// Publishes the status every [`POLL_INTERVAL`] while a client watches it.
 async fn poll_status(app: Arc<AppState>, sender: watch::Sender<ServingStatus>, mut stop: Stop) {
+    let mut draining = app.watch_draining();
     loop {
         tokio::select! {
             () = tokio::time::sleep(POLL_INTERVAL) => {}
+            Ok(()) = draining.changed() => {}
             _ = stop.changed() => break,
         }
         // One receiver belongs to [`Health`] itself.
@@ -86,7 +88,7 @@ async fn poll_status(app: Arc<AppState>, sender: watch::Sender<ServingStatus>, m
 }
 
 async fn status_of(app: &AppState) -> ServingStatus {
-    if !app.limiter.rules().is_known() {
+    if app.is_draining() || !app.limiter.rules().is_known() {
         return ServingStatus::NotServing;
     }
     match app.limiter.store().ready().await {

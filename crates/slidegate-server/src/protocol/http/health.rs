@@ -48,7 +48,7 @@ pub(super) fn readyz_route() -> Route {
         .answers::<ReadinessBody>("200", "Ready", &[r#"{"ready":true,"store":"memory","rules":4}"#])
         .answers::<ReadinessBody>(
             "503",
-            "Not ready: the rules are not known yet, or the store has never answered",
+            "Not ready: the rules are not known yet, the store has never answered, or the server is stopping",
             &[r#"{"ready":false,"store":"redis","rules":0,"reason":"the rules are not known yet"}"#],
         )
         .fails(&[Code::Timeout]);
@@ -64,6 +64,10 @@ async fn readyz(State(app): State<Shared>) -> (StatusCode, Json<ReadinessBody>) 
     let (known, rules) = (limiter.rules().is_known(), limiter.rules().iter().count());
     let body =
         |ready| ReadinessBody { ready, store: limiter.store().name(), rules, degraded: None, reason: None };
+    if app.is_draining() {
+        let reason = Some("the server is stopping".to_owned());
+        return (StatusCode::SERVICE_UNAVAILABLE, Json(ReadinessBody { reason, ..body(false) }));
+    }
     if !known {
         let reason = Some("the rules are not known yet".to_owned());
         return (StatusCode::SERVICE_UNAVAILABLE, Json(ReadinessBody { reason, ..body(false) }));
