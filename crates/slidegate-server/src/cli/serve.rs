@@ -16,7 +16,7 @@ use crate::app::rule_manager::Sighup;
 use crate::app::state::{AppState, Settings};
 use crate::app::{adaptive_task, monitor, rule_manager};
 use crate::common::console::{say, warn};
-use crate::common::{service_manager, signals};
+use crate::common::{secret_file, service_manager, signals};
 use crate::config::{AccessConfig, Config, Listen, ListenAddress, ReservationsConfig};
 use crate::protocol::serve::Listeners;
 use crate::protocol::tls::Tls;
@@ -120,6 +120,8 @@ pub(super) fn run(args: ServeArgs) -> Result<(), String> {
         if let Some(tls) = tls {
             tokio::spawn(tls.reload_on_change());
         }
+        tokio::spawn(follow_tokens(settings.access, Arc::clone(&app)));
+        tokio::spawn(follow_reservation_keys(settings.reservations, Arc::clone(&app)));
         let signalled = stop_signal(signals::signalled());
         let (source, demo) = (app.rules.current().source.clone(), files.is_demo());
         let (sighup, rules_app) = (Sighup::new(), Arc::clone(&app));
@@ -187,6 +189,24 @@ fn access(config: &AccessConfig) -> Result<Auth, String> {
     let data = tokens(TOKEN_VARIABLE, config.tokens_file.as_deref())?;
     let admin = tokens(ADMIN_TOKEN_VARIABLE, config.admin_tokens_file.as_deref())?;
     Ok(Auth::new(data, admin))
+}
+
+/// Reads the tokens again whenever one of their files changes.
+async fn follow_tokens(config: AccessConfig, app: Arc<AppState>) {
+    let paths = [&config.tokens_file, &config.admin_tokens_file].into_iter().flatten().cloned().collect();
+    let apply = |auth: Auth| app.settings.access.replace(&auth);
+    secret_file::follow("tokens", paths, move || access(&config), apply).await;
+}
+
+/// Reads the keys that sign reservations again whenever their file changes.
+async fn follow_reservation_keys(config: ReservationsConfig, app: Arc<AppState>) {
+    let paths = config.keys_file.iter().cloned().collect();
+    let apply = |keys: Option<ReservationKeys>| {
+        if let Some(keys) = keys {
+            app.limiter.set_reservation_keys(keys);
+        }
+    };
+    secret_file::follow("reservation keys", paths, move || reservation_keys(&config), apply).await;
 }
 
 /// Checks that the admin listener is local if no administrator token is set, because it then needs no token.

@@ -2,16 +2,13 @@
 //!
 //! Rules have no references: they mean the same on every node, in `slidegate simulate` and in `PUT /v1/rules`.
 
-use std::fs::File;
-use std::io::Read;
+use std::path::Path;
 
 use slidegate::section::{Description, Kind};
 use slidegate::yaml::{Node, Reader};
 
 use super::inputs::Environment;
-
-/// Upper bound on the size of a file, in bytes.
-const MAX_FILE_BYTES: u64 = 64 << 10;
+use crate::common::secret_file;
 
 /// Replaces references, and collects the names of the variables in them.
 pub(super) struct Expander<'e> {
@@ -84,7 +81,7 @@ impl<'e> Expander<'e> {
 
     fn value_of(&mut self, name: &str) -> Result<String, String> {
         if let Some(path) = name.strip_prefix("file:") {
-            return read_file(path);
+            return secret_file::read(Path::new(path));
         }
         let is_name = name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
             && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_');
@@ -100,20 +97,4 @@ impl<'e> Expander<'e> {
             None => Err(format!("the variable {name} is not set")),
         }
     }
-}
-
-/// Reads a file without the line break at its end.
-fn read_file(path: &str) -> Result<String, String> {
-    let mut text = String::new();
-    let read = File::open(path).and_then(|file| file.take(MAX_FILE_BYTES + 1).read_to_string(&mut text));
-    read.map_err(|error| format!("cannot read {path}: {error}"))?;
-    if text.len() as u64 > MAX_FILE_BYTES {
-        return Err(format!("{path} has more than {MAX_FILE_BYTES} bytes"));
-    }
-    let line = text.strip_suffix('\n').unwrap_or(&text);
-    let line = line.strip_suffix('\r').unwrap_or(line);
-    if line.is_empty() {
-        return Err(format!("{path} is empty"));
-    }
-    Ok(line.to_owned())
 }
