@@ -2,6 +2,7 @@
 
 mod keys;
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -11,7 +12,7 @@ use slidegate::{
     algorithm::Audit,
     redis::{
         BreakerState, CallStats, CoalesceStats, Failover, FailoverOptions, FailoverStats, LeaseStats,
-        RedisOptions, RedisStore, ServerStats, Stack, StackOptions,
+        RedisOptions, RedisPassword, RedisStore, ServerStats, Stack, StackOptions,
     },
     store::{BatchVerdicts, Checks, DenyCacheStats, Inspection, MemoryStats, Receipt, Settlement},
 };
@@ -20,6 +21,7 @@ use tokio::sync::Mutex;
 
 pub(crate) use self::keys::{KeyCursor, KeyQuery};
 use crate::common::console::warn;
+use crate::common::secret_file;
 use crate::config::{ConfigSettings, StoreKind};
 
 /// Memory store or Redis store.
@@ -88,12 +90,17 @@ const RETRY_INTERVAL: Duration = Duration::from_secs(2);
 const POLL_INTERVAL: Duration = Duration::from_millis(250);
 
 impl AnyStore {
-    /// Opens a store of this kind with the settings of the configuration.
+    /// Opens a store of this kind with the settings of the configuration. Must be called in a runtime.
     pub(crate) fn open(kind: StoreKind, settings: &ConfigSettings) -> Result<Self, String> {
         match kind {
             StoreKind::Memory => Ok(AnyStore::Memory(MemoryStore::with_options(settings.memory))),
             StoreKind::Redis(url) => {
                 let options = settings.redis.options(url.as_deref())?;
+                if let (Some(path), Some(password)) =
+                    (settings.redis.password_file(), options.password.clone())
+                {
+                    tokio::spawn(follow_password(path.to_owned(), password));
+                }
                 AnyStore::redis(&options, &settings.guard, &settings.hot_keys)
                     .map_err(|error| error.to_string())
             }
@@ -231,6 +238,15 @@ impl AnyStore {
             tokio::join!(redis.store.give_back(), redis.failover.leave());
         }
     }
+}
+
+/// Reads the password of Redis again whenever its file changes.
+async fn follow_password(path: PathBuf, password: RedisPassword) {
+    let read = {
+        let path = path.clone();
+        move || secret_file::read(&path)
+    };
+    secret_file::follow("password of Redis", vec![path], read, |text| password.set(text)).await;
 }
 
 impl Redis {

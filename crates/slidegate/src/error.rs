@@ -80,9 +80,9 @@ crate::words! {
 /// One mistake in a rules file.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Problem {
-    /// Line in the file, from 1.
+    /// Line in the file, from 1. 0 if the value is from a variable or a flag, which the message names.
     pub line: u64,
-    /// Column in that line, from 1.
+    /// Column in that line, from 1. 0 if there is no line.
     pub column: u64,
     /// The problem and the fix.
     pub message: String,
@@ -90,7 +90,10 @@ pub struct Problem {
 
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}: {}", self.line, self.column, self.message)
+        match self.line {
+            0 => f.write_str(&self.message),
+            line => write!(f, "{line}:{}: {}", self.column, self.message),
+        }
     }
 }
 

@@ -158,8 +158,8 @@ pub mod redis {
     pub use crate::store::lease::{Lease, LeaseStats};
     pub use crate::store::redis::{
         BATCH_BOUNDS, Broadcast, CALL_BOUNDS, CallStats, DEFAULT_PREFIX, GcReport, KeyPage, MAX_AUDITED,
-        MAX_BATCH_SIZE, MemoryUsage, RedisMode, RedisOptions, RedisSentinel, RedisStore, RedisTls,
-        RedisTopology, RuleMemoryUsage, ServerMemory, ServerReport, SharedText,
+        MAX_BATCH_SIZE, MemoryUsage, RedisMode, RedisOptions, RedisPassword, RedisSentinel, RedisStore,
+        RedisTls, RedisTopology, RuleMemoryUsage, ServerMemory, ServerReport, SharedText,
     };
     pub use crate::store::stack::{Stack, StackOptions};
 }

@@ -1,5 +1,8 @@
 //! Authorization of clients and administrators by bearer tokens, compared in constant time.
 
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
 use schemars::JsonSchema;
 use serde::Serialize;
 use sha2::{Digest, Sha256};
@@ -30,9 +33,14 @@ pub enum TokenKind {
     Wrong,
 }
 
-/// Access tokens of a server.
+/// Access tokens of a server, which can be replaced while it runs.
 #[derive(Clone, Default)]
 pub struct Auth {
+    tokens: Arc<ArcSwap<Tokens>>,
+}
+
+#[derive(Default)]
+struct Tokens {
     /// Tokens of clients. If there are none, any client may call the API.
     data: Vec<Token>,
     /// Tokens of administrators. If there are none, no client may change rules or counts.
@@ -43,30 +51,37 @@ impl Auth {
     /// Clients with a `data` token may call the API, or any client if `data` is empty. Clients with an `admin` token
     /// may also change rules and counts.
     pub fn new(data: Vec<Token>, admin: Vec<Token>) -> Self {
-        Auth { data, admin }
+        Auth { tokens: Arc::new(ArcSwap::from_pointee(Tokens { data, admin })) }
+    }
+
+    /// Replaces the tokens by those of `other`.
+    pub(crate) fn replace(&self, other: &Auth) {
+        self.tokens.store(other.tokens.load_full());
     }
 
     /// Returns true if any client may call the API without a token.
     pub fn is_open(&self) -> bool {
-        self.data.is_empty()
+        self.tokens.load().data.is_empty()
     }
 
     /// Returns true if there is an administrator token.
     pub fn has_admin(&self) -> bool {
-        !self.admin.is_empty()
+        !self.tokens.load().admin.is_empty()
     }
 
     /// Returns true if a client with this token may call the API.
     pub fn may_call(&self, token: Option<&[u8]>) -> bool {
-        self.is_open()
-            || token.is_some_and(|token| bool::from(matches(&self.data, token) | matches(&self.admin, token)))
+        let tokens = self.tokens.load();
+        let Tokens { data, admin } = &**tokens;
+        data.is_empty() || token.is_some_and(|token| bool::from(matches(data, token) | matches(admin, token)))
     }
 
     /// Returns the kind of a token.
     pub fn kind(&self, token: Option<&[u8]>) -> TokenKind {
         let Some(token) = token else { return TokenKind::None };
         // Both lists are searched, whichever matches.
-        let (client, admin) = (matches(&self.data, token), matches(&self.admin, token));
+        let tokens = self.tokens.load();
+        let (client, admin) = (matches(&tokens.data, token), matches(&tokens.admin, token));
         match (bool::from(admin), bool::from(client)) {
             (true, _) => TokenKind::Admin,
             (false, true) => TokenKind::Client,
@@ -76,7 +91,7 @@ impl Auth {
 
     /// Returns true if a client with this token may change rules and counts.
     pub fn may_change(&self, token: Option<&[u8]>) -> bool {
-        token.is_some_and(|token| matches(&self.admin, token).into())
+        token.is_some_and(|token| matches(&self.tokens.load().admin, token).into())
     }
 }
 

@@ -22,6 +22,9 @@ impl AppState {
     /// of everything.
     pub(crate) async fn readiness(&self) -> Readiness {
         let (rules, store) = (self.limiter.rules(), self.limiter.store());
+        if self.is_draining() {
+            return Readiness::NotReady("the server is stopping".to_owned());
+        }
         if !rules.is_known() {
             return Readiness::NotReady("the rules are not known yet".to_owned());
         }

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use slidegate::{Error, Key, Limiter, Micros, Rules, redis::RedisStore, store::MemoryStats};
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, watch};
 
 use super::auth::Auth;
 use super::fleet::Fleet;
@@ -15,7 +15,7 @@ use super::rule_manager::{self, Edition, RuleManager};
 use crate::common::protocol::Protocol;
 use crate::common::ttl_cache::TtlCache;
 use crate::config::Limits;
-use crate::config::{AuthorizeConfig, Config, MAX_RULES_BODY, RedisConfig, rules_part};
+use crate::config::{AuthorizeConfig, Config, MAX_RULES_BODY, RedisConfig, ShutdownConfig, rules_part};
 use crate::store::{AnyStore, RedisStats};
 use crate::telemetry::log;
 use crate::telemetry::stats::{DecisionStats, Instrumented};
@@ -48,6 +48,8 @@ pub struct AppState {
     pub(crate) export: StatsExport,
     /// This node among the nodes that share a Redis.
     pub(crate) fleet: Fleet,
+    /// True when the server is about to stop: it still decides, but is not ready any more.
+    draining: watch::Sender<bool>,
 }
 
 /// Settings of a server, fixed when it starts.
@@ -65,6 +67,8 @@ pub struct Settings {
     pub shared_rules: Option<RedisStore>,
     /// True if logs contain keys in plain text, false if they contain digests.
     pub log_keys: bool,
+    /// Delay and time limit of a shutdown.
+    pub shutdown: ShutdownConfig,
 }
 
 /// Bounded ways for statistics to leave the server.
@@ -103,7 +107,24 @@ impl AppState {
             monitor: Monitor::default(),
             export: StatsExport::default(),
             fleet: Fleet::default(),
+            draining: watch::Sender::new(false),
         }
+    }
+
+    /// Takes this node out of service: it is not ready any more, so that load balancers send no more requests. It still
+    /// decides.
+    pub(crate) fn drain(&self) {
+        self.draining.send_replace(true);
+    }
+
+    /// Returns true if this node is about to stop.
+    pub(crate) fn is_draining(&self) -> bool {
+        *self.draining.borrow()
+    }
+
+    /// Returns a channel that changes when this node begins to stop.
+    pub(crate) fn watch_draining(&self) -> watch::Receiver<bool> {
+        self.draining.subscribe()
     }
 
     /// Returns the share of one connection in the budget for unfinished requests.

@@ -4,11 +4,16 @@ mod acquire;
 mod announce;
 mod bench;
 mod client;
+mod completions;
+mod config;
 mod explain;
+mod health;
 mod import;
+mod man;
 mod request_args;
 mod schema;
 mod serve;
+mod settings_args;
 mod simulate;
 mod validate;
 
@@ -16,11 +21,14 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
+use clap_complete::Shell;
 use slidegate_simulator::SimulateArgs;
 
 use self::acquire::AcquireArgs;
 use self::bench::BenchArgs;
+use self::config::ConfigArgs;
 use self::explain::ExplainArgs;
+use self::health::HealthArgs;
 use self::serve::ServeArgs;
 use self::validate::ValidateArgs;
 use crate::common::console::fail;
@@ -41,12 +49,22 @@ struct Cli {
     serve: ServeArgs,
 }
 
+/// Text below the flags of `serve`.
+const SETTINGS_HELP: &str = "Every setting of the configuration file has an environment variable, such as SLIDEGATE_REDIS_URL for \
+    redis.url. A flag comes before a variable, a variable before the file, and the file before the default. `slidegate config` \
+    prints all settings and their origins.";
+
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Start the server; this is the default command
+    #[command(after_help = SETTINGS_HELP)]
     Serve(ServeArgs),
     /// Check configuration files and list every mistake with its line; exit code 0 if all are valid, 1 if not, 2 if a file cannot be read
     Validate(ValidateArgs),
+    /// Print the effective configuration with the origin of each value, secrets masked; exit code 0, or 2 on an error
+    Config(ConfigArgs),
+    /// Ask a server whether it is ready; exit code 0 if it is, 1 otherwise
+    Health(HealthArgs),
     /// Print the JSON Schema of the configuration file, for editors and other tools
     Schema,
     /// Convert the files of another rate limiter to Slidegate rules and print them; exit code 0, or 1 if the files have mistakes
@@ -60,6 +78,17 @@ enum Command {
     Bench(BenchArgs),
     /// Run rules over recorded or generated traffic and report the decisions; exit code 0, or 2 on an error
     Simulate(SimulateArgs),
+    /// Print a completion script for a shell
+    Completions {
+        /// Shell
+        shell: Shell,
+    },
+    /// Write manual pages, or print the page of slidegate
+    Man {
+        /// Directory for the pages, one for each command; it is created
+        #[arg(value_name = "DIR")]
+        directory: Option<PathBuf>,
+    },
 }
 
 #[derive(Debug, Subcommand)]
@@ -87,6 +116,13 @@ pub fn run() -> ExitCode {
     let done = match command {
         Command::Serve(args) => serve::run(args),
         Command::Validate(args) => return validate::run(&args),
+        Command::Config(args) => config::run(&args),
+        Command::Health(args) => return health::run(&args),
+        Command::Completions { shell } => {
+            completions::run(shell);
+            Ok(())
+        }
+        Command::Man { directory } => man::run(directory.as_deref()),
         Command::Schema => schema::run(),
         Command::Import(Import::Envoy { files }) => return import::envoy(&files),
         Command::Acquire(args) => return acquire::run(args),

@@ -1,7 +1,7 @@
 //! `slidegate serve`: starts the server.
 
 use std::env::VarError;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,22 +9,21 @@ use clap::Args;
 use slidegate::{Clock, ReservationKey, ReservationKeys, SystemClock, redis::RedisStore};
 
 use super::announce::{Announcer, Listening};
+use super::settings_args::{ADMIN_TOKEN_VARIABLE, SettingsArgs, warn_of_unread_variables};
 use crate::app::auth::{Auth, TOKEN_VARIABLE, Token};
 use crate::app::reservation_keys::{self, SharedKey};
-use crate::app::rule_manager::{FileSource, Sighup};
+use crate::app::rule_manager::Sighup;
 use crate::app::state::{AppState, Settings};
 use crate::app::{adaptive_task, fleet, monitor, rule_manager};
-use crate::common::signals;
-use crate::config::{AccessConfig, Config, Listen, ListenAddress, ReservationsConfig, StoreKind};
+use crate::common::console::warn;
+use crate::common::{secret_file, service_manager, signals};
+use crate::config::{AccessConfig, Config, Listen, ListenAddress, ReservationsConfig};
 use crate::protocol::serve::Listeners;
 use crate::protocol::tls::Tls;
 use crate::protocol::{listener, serve};
 use crate::store::AnyStore;
 use crate::telemetry::capture::RecordArgs;
 use crate::telemetry::log::LogArgs;
-
-/// Environment variable with a token that allows changes of rules and counts.
-const ADMIN_TOKEN_VARIABLE: &str = "SLIDEGATE_ADMIN_TOKEN";
 
 /// Length of the shortest token.
 const MIN_SECRET_CHARS: usize = 16;
@@ -35,8 +34,8 @@ const MAX_LISTENERS: u64 = 4;
 /// Open files besides connections.
 const OPEN_FILES: u64 = 5_000;
 
-/// Time limit for telling the other nodes that this one stops.
-const LEAVE_TIMEOUT: Duration = Duration::from_secs(1);
+/// Exit code after a second signal, by the convention of shells: 128 + SIGINT.
+const INTERRUPTED: i32 = 130;
 
 /// Time limit for blocking work when the server stops. A file that is still being read after that, such as one on a
 /// network mount that does not answer, does not keep the process running.
@@ -44,30 +43,10 @@ const BLOCKING_TIMEOUT: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Args)]
 pub(super) struct ServeArgs {
-    /// Configuration file with rules and settings [default: demo rules]
-    #[arg(long, value_name = "FILE")]
-    config: Option<PathBuf>,
-    /// Directory with files of envoyproxy/ratelimit (*.yaml, *.yml); their rules are added after those of --config
-    #[arg(long, value_name = "DIR")]
-    envoy_config: Option<PathBuf>,
-    /// Store of the counts: `memory` (lost when the process ends), `redis`, or a URL such as
-    /// redis://user:password@host:6379, which several servers can share [default: memory]
-    #[arg(long, value_name = "STORE", env = "SLIDEGATE_STORE", hide_env_values = true)]
-    store: Option<StoreKind>,
-    /// HTTP address [default: 127.0.0.1:8080]; port 0 selects and prints a free port, `off` disables the listener
-    #[arg(long, value_name = "ADDR")]
-    http: Option<ListenAddress>,
-    /// gRPC address, for Envoy [default: 127.0.0.1:8081]
-    #[arg(long, value_name = "ADDR")]
-    grpc: Option<ListenAddress>,
-    /// RESP (Redis protocol) address [default: 127.0.0.1:6380]
-    #[arg(long, value_name = "ADDR")]
-    resp: Option<ListenAddress>,
-    /// HTTP address for changes of rules and counts, which other listeners then reject [default: off]
-    #[arg(long, value_name = "ADDR")]
-    admin: Option<ListenAddress>,
+    #[command(flatten)]
+    settings: SettingsArgs,
     /// Accept changes at the address of --admin without a token, also from other machines
-    #[arg(long)]
+    #[arg(long, env = "SLIDEGATE_ADMIN_WITHOUT_TOKEN")]
     admin_without_token: bool,
     #[command(flatten)]
     record: RecordArgs,
@@ -89,13 +68,14 @@ pub(super) fn run(args: ServeArgs) -> Result<(), String> {
         let _inside = runtime.enter();
         args.log.start()?
     };
-    let files = FileSource::new(args.config, args.envoy_config);
+    let inputs = args.settings.inputs();
+    let files = args.settings.files(inputs.clone());
     let watch = files.watch();
-    let Config { rules, settings, rules_text, .. } = files.load()?;
+    let Config { rules, settings, rules_text, referenced, .. } = files.load()?;
+    warn_of_unread_variables(&inputs, referenced);
     let source = files.name();
-    let listen = Listen { http: args.http, grpc: args.grpc, resp: args.resp, admin: args.admin };
-    let listen = listen.or(settings.listen.addresses).or(Listen::DEFAULT);
-    let store = args.store.or(settings.store.clone()).unwrap_or_default();
+    let listen = settings.listen.addresses.or(Listen::DEFAULT);
+    let store = settings.store.clone().unwrap_or_default();
     let access = access(&settings.access)?;
     if !args.admin_without_token {
         check_admin(&listen, &access)?;
@@ -118,6 +98,7 @@ pub(super) fn run(args: ServeArgs) -> Result<(), String> {
             redis: settings.redis,
             shared_rules: shared_rules.clone(),
             log_keys,
+            shutdown: settings.shutdown.clone(),
         };
         if let Some(text) = &rules_text {
             app.set_rules_text(text);
@@ -145,7 +126,9 @@ pub(super) fn run(args: ServeArgs) -> Result<(), String> {
         if let Some(tls) = tls {
             tokio::spawn(tls.reload_on_change());
         }
-        let signalled = announcer.log_signal(signals::received());
+        tokio::spawn(follow_tokens(settings.access, Arc::clone(&app)));
+        tokio::spawn(follow_reservation_keys(settings.reservations, Arc::clone(&app)));
+        let signalled = stop_signal(announcer.log_signal(signals::received()));
         let (source, demo) = (app.rules.current().source.clone(), files.is_demo());
         let (sighup, rules_app) = (Sighup::new(), Arc::clone(&app));
         match shared_rules {
@@ -156,20 +139,56 @@ pub(super) fn run(args: ServeArgs) -> Result<(), String> {
         let recording = recording.map(|recording| recording.start(&recorder)).transpose()?;
         // The signal handlers are installed: a program that reads "ready" may send a signal.
         announcer.started(&addresses, &store, &source, demo);
-        tokio::spawn(announcer.ready(Arc::clone(&app)));
+        tokio::spawn(announce_ready(announcer, Arc::clone(&app)));
+        tokio::spawn(service_manager::feed_watchdog());
         serve::run(listeners, app, signalled).await;
         recorder.end_all();
-        if let Some(recording) = recording {
-            let _ = tokio::task::spawn_blocking(|| recording.join()).await;
+        let written = async {
+            if let Some(recording) = recording {
+                let _ = tokio::task::spawn_blocking(|| recording.join()).await;
+            }
+        };
+        let timeout = settings.shutdown.leave_timeout();
+        let (written, left) = tokio::join!(
+            tokio::time::timeout(timeout, written),
+            tokio::time::timeout(timeout, store.leave())
+        );
+        if written.is_err() {
+            warn("the recording is not written to its end: its disk does not answer");
         }
-        // Nodes that miss this message notice by the missing heartbeats.
-        let _ = tokio::time::timeout(LEAVE_TIMEOUT, store.leave()).await;
+        match (store.redis_store(), left) {
+            (None, _) => {}
+            (Some(_), Ok(())) => tracing::info!(
+                event = "left",
+                "leased permits are returned, and the other nodes are informed"
+            ),
+            // Leases expire, and the other nodes notice the missing heartbeats.
+            (Some(_), Err(_)) => warn("Redis does not answer: leased permits stay taken until they expire"),
+        }
         announcer.stopped(clock.now().since(started));
         Ok(())
     });
     logging.finish();
     runtime.shutdown_timeout(BLOCKING_TIMEOUT);
     served
+}
+
+/// Announces to people and to the service manager that the node is ready, as soon as it is.
+async fn announce_ready(announcer: Announcer, app: Arc<AppState>) {
+    announcer.ready(app).await;
+    service_manager::ready();
+}
+
+/// Completes when a signal asks the server to stop. A second signal then ends the process at once.
+async fn stop_signal(signalled: impl Future<Output = ()>) {
+    signalled.await;
+    let again = signals::signalled();
+    service_manager::stopping();
+    tokio::spawn(async {
+        again.await;
+        warn("stopping at once, because of a second signal");
+        std::process::exit(INTERRUPTED);
+    });
 }
 
 /// Returns the store with the shared rules.
@@ -183,6 +202,24 @@ fn access(config: &AccessConfig) -> Result<Auth, String> {
     let data = tokens(TOKEN_VARIABLE, config.tokens_file.as_deref())?;
     let admin = tokens(ADMIN_TOKEN_VARIABLE, config.admin_tokens_file.as_deref())?;
     Ok(Auth::new(data, admin))
+}
+
+/// Reads the tokens again whenever one of their files changes.
+async fn follow_tokens(config: AccessConfig, app: Arc<AppState>) {
+    let paths = [&config.tokens_file, &config.admin_tokens_file].into_iter().flatten().cloned().collect();
+    let apply = |auth: Auth| app.settings.access.replace(&auth);
+    secret_file::follow("tokens", paths, move || access(&config), apply).await;
+}
+
+/// Reads the keys that sign reservations again whenever their file changes.
+async fn follow_reservation_keys(config: ReservationsConfig, app: Arc<AppState>) {
+    let paths = config.keys_file.iter().cloned().collect();
+    let apply = |keys: Option<ReservationKeys>| {
+        if let Some(keys) = keys {
+            app.limiter.set_reservation_keys(keys);
+        }
+    };
+    secret_file::follow("reservation keys", paths, move || reservation_keys(&config), apply).await;
 }
 
 /// Checks that the admin listener is local if no administrator token is set, because it then needs no token.

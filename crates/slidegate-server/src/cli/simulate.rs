@@ -10,7 +10,7 @@ use slidegate_simulator::{Finished, SimulateArgs};
 
 use crate::common::console::{fail, say};
 use crate::common::signals;
-use crate::config;
+use crate::config::{self, Inputs};
 
 /// Exit code of a process that a signal interrupted, by the convention of shells: 128 + SIGINT.
 const INTERRUPTED: i32 = 130;
@@ -32,9 +32,10 @@ pub(super) fn run(args: SimulateArgs) -> ExitCode {
     }
 }
 
-/// Loads the rules of a configuration file. The rest of the file is checked and then ignored.
+/// Loads the rules of a configuration file. The rest of the file is checked and then ignored; sections that refer to
+/// variables or files are not checked, because those may be on another machine.
 fn load_rules(path: &Path) -> Result<Rules, String> {
-    let config = config::load(path)?;
+    let config = config::load(path, &Inputs::default())?;
     if !config.rules.is_known() {
         return Err(format!(
             "{} has its rules in Redis: `curl …/v1/rules?format=yaml` prints them",

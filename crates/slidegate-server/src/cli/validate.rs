@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use slidegate::Problem;
 
 use crate::common::console::{fail, say};
-use crate::config::{Config, read_text};
+use crate::config::{Config, Environment, Inputs, read_text};
 
 /// Arguments of `slidegate validate`.
 #[derive(Debug, Args)]
@@ -47,7 +47,8 @@ enum Checked {
 }
 
 fn check(path: &Path) -> Checked {
-    match read_text(path).map(|text| Config::parse(&text)) {
+    let inputs = Inputs::references_only(Environment::of_process());
+    match read_text(path).map(|text| Config::parse_with(&text, &inputs)) {
         Ok(Ok(config)) => Checked::Valid { rules: config.rules.iter().count(), warnings: config.warnings },
         Ok(Err(error)) => Checked::Invalid(error.problems().to_vec()),
         Err(error) => Checked::Unreadable(error),

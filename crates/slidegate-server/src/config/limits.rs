@@ -14,8 +14,6 @@ pub struct Limits {
     pub head: Duration,
     /// Time limit for a whole request to arrive, and for a client to read each part of the response.
     pub request: Duration,
-    /// Time limit for requests in flight after the signal to stop.
-    pub shutdown: Duration,
     /// Upper bound on the connections of each listener. Beyond it, idle connections are closed to make room.
     pub connections: usize,
     /// Upper bound on connections from one client address, or one /64 network of IPv6. Half of `connections`, unless given.
@@ -35,7 +33,6 @@ impl Default for Limits {
         Limits {
             head: Duration::from_secs(30),
             request: Duration::from_secs(10),
-            shutdown: Duration::from_secs(10),
             connections: 10_000,
             connections_per_address: None,
             first_byte: Duration::from_secs(10),

@@ -3,8 +3,11 @@
 
 mod access;
 mod authorize;
+mod effective;
+mod expand;
 mod guard;
 mod hot_keys;
+mod inputs;
 mod limits;
 mod listen;
 mod load;
@@ -13,6 +16,7 @@ mod monitor;
 mod redis;
 mod reservations;
 mod rules_text;
+mod shutdown;
 mod topology;
 
 use std::str::FromStr;
@@ -28,13 +32,15 @@ use slidegate::{
 pub use self::access::{AccessConfig, TlsConfig};
 pub(crate) use self::authorize::deny_status;
 pub use self::authorize::{AuthorizeConfig, Origin};
+pub use self::inputs::{Environment, Inputs, variable_name};
 pub use self::limits::{Limits, MAX_RULES_BODY};
 pub use self::listen::{Listen, ListenAddress, ListenConfig};
-pub(crate) use self::load::{load, read_text};
+pub(crate) use self::load::{load, mistakes, parse, read_text};
 pub use self::monitor::{AccuracyConfig, MemoryConfig, MonitorConfig};
 pub use self::redis::{DEFAULT_URL, RedisConfig};
 pub use self::reservations::ReservationsConfig;
 pub(crate) use self::rules_text::rules_part;
+pub use self::shutdown::ShutdownConfig;
 
 /// Configuration that `serve` uses without a file.
 pub const DEMO: &str = include_str!("demo.yaml");
@@ -74,6 +80,8 @@ pub struct Config {
     pub warnings: Vec<Problem>,
     /// Text of the rules as their author wrote it, if they are a part of their own in the file.
     pub rules_text: Option<String>,
+    /// Names of the variables that the file refers to.
+    pub referenced: Vec<String>,
 }
 
 slidegate::section! {
@@ -89,7 +97,7 @@ slidegate::section! {
         authorize: AuthorizeConfig,
         /// Store that counts: `memory` is this process; `redis` is the server in the section `redis`; or an address,
         /// `redis://…`. The command line takes precedence.
-        store: Option<StoreKind> { by_default("memory") },
+        store: Option<StoreKind> { by_default("memory").secret() },
         /// Bounds of the memory store, and its policy when it is full.
         memory: MemoryOptions as memory::MemoryStore,
         /// Connection to Redis, and storage options.
@@ -102,20 +110,41 @@ slidegate::section! {
         monitor: MonitorConfig,
         /// Keys that sign reservations.
         reservations: ReservationsConfig,
+        /// Shutdown after a signal.
+        shutdown: ShutdownConfig,
     }
 }
 
 impl Config {
-    /// Parses a file. The error lists every mistake with its line.
+    /// Parses a file without variables and flags. The error lists every mistake with its line. Sections that refer to variables
+    /// or files are not read.
     pub fn parse(text: &str) -> Result<Self, Error> {
-        let node = Node::parse(text)?;
+        Config::parse_with(text, &Inputs::default())
+    }
+
+    /// Parses a file, with values from outside. The error lists every mistake with its line, or with its variable.
+    pub fn parse_with(text: &str, inputs: &Inputs) -> Result<Self, Error> {
+        parse_file(text, inputs).map(|(config, _)| config)
+    }
+
+    /// Returns the effective settings as YAML, each with its origin as a comment, and the checked configuration. `name` is the
+    /// name of the file. Secrets are masked.
+    pub fn effective(name: &str, text: &str, inputs: &Inputs) -> Result<(String, Self), Error> {
+        let (config, given) = parse_file(text, inputs)?;
+        Ok((effective::yaml(&config.settings, &given, name), config))
+    }
+
+    /// Parses only the settings of a file. Mistakes in the rules do not matter.
+    pub(crate) fn parse_settings(text: &str, inputs: &Inputs) -> Result<ConfigSettings, Error> {
         let mut reader = Reader::default();
+        let mut node = Node::parse(text)?;
+        inputs.apply(&mut node, &mut reader);
         let known = [ConfigSettings::names(), RulesFile::names()].concat();
         let fields = reader.fields(&node, "the file", &known);
-        let config = fields.and_then(|fields| read(fields, &mut reader));
-        let mut config = reader.finish(config)?;
-        config.rules_text = rules_part(text);
-        Ok(config)
+        let settings = fields.map(|fields| {
+            ConfigSettings::given_from(ConfigSettings::default(), fields, &mut reader, "the file").value
+        });
+        reader.finish(settings)
     }
 
     /// Parses the rules of a configuration file, or rules in the format of `GET /v1/rules`. Other sections of the file are
@@ -150,9 +179,24 @@ impl Config {
     }
 }
 
+/// Parses a file, with values from outside. Returns the configuration, and the file with these values.
+fn parse_file(text: &str, inputs: &Inputs) -> Result<(Config, Node), Error> {
+    let mut reader = Reader::default();
+    let mut node = Node::parse(text)?;
+    let referenced = inputs.apply(&mut node, &mut reader);
+    let known = [ConfigSettings::names(), RulesFile::names()].concat();
+    let fields = reader.fields(&node, "the file", &known);
+    let config = fields.and_then(|fields| read(fields, &mut reader));
+    let mut config = reader.finish(config)?;
+    (config.rules_text, config.referenced) = (rules_part(text), referenced);
+    Ok((config, node))
+}
+
 fn read(fields: Fields<'_>, reader: &mut Reader) -> Option<Config> {
     let given = ConfigSettings::given_from(ConfigSettings::default(), fields, reader, "the file");
     let (settings, redis) = (given.value, given.fields.get("redis"));
+    warn_of_references_in_rules(&given.fields, reader);
+    check_store(&settings, &given.fields, reader);
     let rules = match given.fields.get("rules") {
         Some(node) if node.is_word("redis") => {
             if let Some(node) = given.fields.get("unmatched") {
@@ -167,7 +211,46 @@ fn read(fields: Fields<'_>, reader: &mut Reader) -> Option<Config> {
         redis::check_encodings(node, reader, &settings.redis, &rules);
     }
     let rules = settings.authorize.normalize_paths(rules);
-    Some(Config { rules, settings, warnings: reader.take_warnings(), rules_text: None })
+    let warnings = reader.take_warnings();
+    Some(Config { rules, settings, warnings, rules_text: None, referenced: Vec::new() })
+}
+
+/// Warns of `${` in the rules, which have no references.
+fn warn_of_references_in_rules(fields: &Fields<'_>, reader: &mut Reader) {
+    for name in RulesFile::names() {
+        if let Some(node) = fields.get(name)
+            && node.any_text(&|text| text.contains("${"))
+        {
+            let message = format!(
+                "`{name}` has `${{`, which is not replaced: only settings refer to variables and files"
+            );
+            reader.warning(node, message);
+        }
+    }
+}
+
+/// Checks variables with the address of Redis against the store.
+fn check_store(settings: &ConfigSettings, fields: &Fields<'_>, reader: &mut Reader) {
+    let Some(redis) = fields.get("redis") else { return };
+    let address = topology::KINDS.iter().find_map(|kind| redis.field(kind)).filter(|node| is_variable(node));
+    let Some((address, name)) = address.and_then(|node| Some((node, node.source()?))) else { return };
+    match (&settings.store, fields.get("store")) {
+        (Some(StoreKind::Redis(Some(_))), Some(store)) if is_variable(store) => {
+            let message = format!(
+                "the address of Redis is also in {name}: set only one of them, or SLIDEGATE_STORE=redis"
+            );
+            reader.problem(store, message);
+        }
+        (None | Some(StoreKind::Memory), _) => {
+            reader.warning(address, "has no effect with `store: memory`: set SLIDEGATE_STORE=redis");
+        }
+        _ => {}
+    }
+}
+
+/// Returns true if a value is from a variable.
+fn is_variable(node: &Node) -> bool {
+    node.source().is_some_and(|source| !source.starts_with('-'))
 }
 
 slidegate::field_type! {

@@ -1,36 +1,44 @@
 //! The `redis` section of the file: connection to Redis, and storage options.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use slidegate::section::{Given, Section};
 use slidegate::yaml::{Node, Reader};
 use slidegate::{
     Encoding, Micros, Rules,
-    redis::{MAX_BATCH_SIZE, RedisMode, RedisOptions, RedisSentinel, RedisTls, RedisTopology},
+    redis::{MAX_BATCH_SIZE, RedisMode, RedisOptions, RedisPassword, RedisSentinel, RedisTls, RedisTopology},
 };
 
 use super::topology::{Sentinel, Url, topology};
+use crate::common::secret_file;
 
 /// Address of Redis, unless configured.
 pub const DEFAULT_URL: &str = "redis://127.0.0.1:6379";
 
-/// Connection to Redis. Certificates are not read yet.
+/// Connection to Redis. Certificates and the password are not read yet.
 #[derive(Clone, Debug)]
 pub struct RedisConfig {
     options: RedisOptions,
+    password_file: Option<PathBuf>,
     tls: RedisTlsFiles,
 }
 
 impl Default for RedisConfig {
     fn default() -> Self {
-        RedisConfig { options: RedisOptions::new(DEFAULT_URL), tls: RedisTlsFiles::default() }
+        let options = RedisOptions::new(DEFAULT_URL);
+        RedisConfig { options, password_file: None, tls: RedisTlsFiles::default() }
     }
 }
 
 impl RedisConfig {
+    /// Returns the file with the password, if there is one.
+    pub(crate) fn password_file(&self) -> Option<&Path> {
+        self.password_file.as_deref()
+    }
+
     /// Returns the options of the store, with `url` instead of the configured address if it is given. Reads the
-    /// certificates.
+    /// certificates and the password.
     pub fn options(&self, url: Option<&str>) -> Result<RedisOptions, String> {
         let read = |path: &Option<PathBuf>| match path {
             None => Ok(None),
@@ -44,7 +52,25 @@ impl RedisConfig {
         if let Some(url) = url {
             options.topology = RedisTopology::One(url.to_owned());
         }
+        if let Some(path) = &self.password_file {
+            if has_password(&options.topology) {
+                return Err("the password of Redis is in `redis.password-file` and in its address: remove one of them".to_owned());
+            }
+            options.password = Some(RedisPassword::new(secret_file::read(path)?));
+        }
         Ok(options)
+    }
+}
+
+/// Returns true if a password is in the urls, or with sentinels beside them. The urls of sentinels have passwords of their own.
+fn has_password(topology: &RedisTopology) -> bool {
+    let in_url = |url: &String| {
+        let user = url.split_once("://").and_then(|(_, rest)| rest.rsplit_once('@'));
+        user.is_some_and(|(user, _)| user.contains(':'))
+    };
+    match topology {
+        RedisTopology::Sentinel(sentinel) => sentinel.password.is_some(),
+        topology => topology.urls().iter().any(in_url),
     }
 }
 
@@ -72,13 +98,16 @@ slidegate::section! {
     /// Connection to Redis, and storage options.
     pub(super) struct RedisSection("Redis", base: Written::default()) for Written {
         /// `redis://[user:password@]host:port[/db]`, or `rediss://` for TLS.
-        url: Option<Url> { by_default("redis://127.0.0.1:6379") },
+        url: Option<Url> { by_default("redis://127.0.0.1:6379").secret() },
         /// Instead of `url`: a Redis Cluster, by the urls of some of its nodes.
-        cluster: Option<Vec<Url>> { nonempty().of("url").example("[redis://a:6379, redis://b:6379]") },
+        cluster: Option<Vec<Url>> { nonempty().of("url").example("[redis://a:6379, redis://b:6379]").secret() },
         /// Instead of `url`: independent servers that share the keys.
-        shards: Option<Vec<Url>> { nonempty().of("url").example("[redis://a:6379, redis://b:6379]") },
+        shards: Option<Vec<Url>> { nonempty().of("url").example("[redis://a:6379, redis://b:6379]").secret() },
         /// Instead of `url`: the primary that Redis Sentinel monitors.
         sentinel: Option<Sentinel> { example("{ master: main, nodes: [redis://a:26379] }") },
+        /// File with the password, instead of one in an address; with `sentinel`, that of the primary. It is read again when it
+        /// changes, and new connections use the new password.
+        [config] password_file: Option<PathBuf> { example("/run/secrets/redis-password") },
         /// Certificates, for `rediss://`.
         [config] tls: RedisTlsFiles { example("{ ca: /etc/redis/ca.crt }") },
         /// Number of connections.

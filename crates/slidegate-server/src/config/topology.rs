@@ -9,14 +9,18 @@ use slidegate::{
 
 use super::redis::{Written, is_url};
 
-const KINDS: [&str; 4] = ["url", "cluster", "shards", "sentinel"];
+/// Fields with an address of Redis, of which at most one is given.
+pub(super) const KINDS: [&str; 4] = ["url", "cluster", "shards", "sentinel"];
 
 /// Takes the topology. `Some(None)` if the file does not set it.
 pub(super) fn topology(given: &mut Given<'_, Written>, reader: &mut Reader) -> Option<Option<RedisTopology>> {
     let kinds: Vec<(&str, &Node)> =
         KINDS.iter().filter_map(|kind| Some((*kind, given.fields.get(kind)?))).collect();
-    if let [(kind, _), (other, node), ..] = kinds.as_slice() {
-        reader.problem(node, format!("`redis` has both `{kind}` and `{other}`: set only one of them"));
+    if let [(kind, first), (other, second), ..] = kinds.as_slice() {
+        let source = |node: &Node| node.source().map_or_else(String::new, |source| format!(" ({source})"));
+        let (first, place) = (source(first), source(second));
+        let message = format!("`redis` has both `{kind}`{first} and `{other}`{place}: set only one of them");
+        reader.problem(second, message);
         return None;
     }
     let written = &mut given.value;
@@ -32,11 +36,11 @@ slidegate::section! {
         /// Name of the primary in the configuration of the sentinels.
         master: String { required().nonempty().example("main") },
         /// Urls of the sentinels, with their own users and passwords.
-        nodes: Vec<Url> { required().nonempty().of("url").example("[redis://a:26379]") },
+        nodes: Vec<Url> { required().nonempty().of("url").example("[redis://a:26379]").secret() },
         /// User name at the primary.
         username: Option<String> { example("slidegate") },
         /// Password at the primary.
-        password: Option<Password> { example("\"secret\"") },
+        password: Option<Password> { example("\"secret\"").secret() },
     }
 }
 

@@ -6,9 +6,12 @@ use std::sync::Arc;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
+use slidegate::Micros;
+
 use super::tls::Tls;
 use super::{grpc, http, listener, resp};
 use crate::app::state::AppState;
+use crate::common::protocol::Protocol;
 
 /// Listening socket of each protocol. A protocol without a socket is disabled.
 #[derive(Default)]
@@ -25,10 +28,10 @@ pub struct Listeners {
     pub tls: Option<Arc<Tls>>,
 }
 
-/// Serves all protocols until `shutdown` completes, then finishes the requests in flight.
+/// Serves all protocols until `shutdown` completes. Then the node is not ready any more; after `shutdown.delay` the listeners
+/// close, and the requests in flight are finished.
 pub async fn run(listeners: Listeners, app: Arc<AppState>, shutdown: impl Future<Output = ()>) {
     let (stop, stopped) = watch::channel(());
-    let shutdown_limit = app.settings.limits.shutdown;
     let Listeners { http, grpc, resp, admin, tls } = listeners;
     if let Some(listener) = http {
         let role = http::Role::Api { allows_changes: admin.is_none() };
@@ -50,10 +53,28 @@ pub async fn run(listeners: Listeners, app: Arc<AppState>, shutdown: impl Future
     drop(stopped);
     let stats_task = tokio::spawn(http::live_stats::publish_every_second(Arc::clone(&app)));
     shutdown.await;
+    app.drain();
+    let delay = app.settings.shutdown.delay;
+    if !delay.is_zero() {
+        let delay_text = Micros::from(delay);
+        tracing::info!(event = "draining", "not ready any more: the listeners close in {delay_text}");
+        tokio::time::sleep(delay).await;
+    }
     let _ = stop.send(());
     app.export.live.stop();
     app.stats.recorder.end_streams();
-    // A connection that is still open after the timeout belongs to a client that does not read.
-    let _ = tokio::time::timeout(shutdown_limit, stop.closed()).await;
+    let open = || -> usize { Protocol::ALL.iter().map(|protocol| app.stats.connections(*protocol)).sum() };
+    tracing::info!(event = "listeners_closed", "listeners closed: open connections: {}", open());
+    let timeout = app.settings.shutdown.request_timeout();
+    if tokio::time::timeout(timeout, stop.closed()).await.is_ok() {
+        tracing::info!(event = "connections_closed", "all requests are answered");
+    } else {
+        // Such a connection belongs to a client that does not read, or that sends a request slowly.
+        let (open, timeout) = (open(), Micros::from(timeout));
+        tracing::warn!(
+            event = "connections_cut",
+            "closing connections that are still open after {timeout}: {open}"
+        );
+    }
     stats_task.abort();
 }

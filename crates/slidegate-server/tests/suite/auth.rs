@@ -3,7 +3,7 @@
 use std::io::{Read, Write};
 use std::process::{Command, Stdio};
 
-use slidegate_testkit::process;
+use slidegate_testkit::{eventually, process};
 
 use crate::server::{Answer, BINARY, Server};
 
@@ -232,6 +232,27 @@ fn tokens_are_read_from_files_and_never_printed() {
         !denied.status.success() && message.contains("16 characters") && !message.contains("hunter2"),
         "{message}"
     );
+}
+
+/// Tokens are replaced while the server runs. A file without a token changes nothing: it does not open the API.
+#[test]
+fn tokens_follow_their_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("tokens");
+    let (old, new) = ("old-token-0123456789", "new-token-0123456789");
+    std::fs::write(&path, old).unwrap();
+    let log = tempfile::NamedTempFile::new().unwrap();
+    let config = format!("access: {{ tokens-file: {} }}\n{RULES}", path.display());
+    let server = Server::logging_to(log.as_file(), &[], &config, &[]);
+    let status = |token: &str| with_token(&server, "GET", "/v1/rules", token, "").status;
+    assert_eq!((status(old), status(new)), (200, 401));
+    std::fs::write(&path, new).unwrap();
+    eventually("the new token is accepted", || status(new) == 200);
+    assert_eq!(status(old), 401);
+    std::fs::write(&path, "\n").unwrap();
+    let kept = "tokens stay as they were: ";
+    eventually("the mistake is logged", || std::fs::read_to_string(log.path()).unwrap().contains(kept));
+    assert_eq!((status(new), server.get("/v1/rules").status), (200, 401));
 }
 
 /// The admin listener needs no token if none is configured. Then it must be on a loopback address, unless a flag permits

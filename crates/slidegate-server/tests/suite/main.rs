@@ -13,6 +13,7 @@ mod cli; // serve, validate, schema, acquire: output and exit codes
 mod client_examples; // the examples of docs/how-to/clients.md, in every language
 mod connection_floods; // thousands of idle connections, shutdown under load
 mod dashboard; // the dashboard in a real browser
+mod environment; // settings by variables, references in files, `config`, `health`, `man`
 mod envoy; // a real Envoy in front of the server
 mod envoy_config; // files of envoyproxy/ratelimit
 mod explain; // `slidegate explain` and `/v1/explain`
@@ -40,6 +41,7 @@ mod rule_reload; // rules that change while they are used
 mod server; // helper: the real binary on a free port
 mod shadow_rules; // shadow rules are counted exactly
 mod shared_rules; // `rules: redis`, one set of rules for every node
+mod shutdown; // drain, time limits, second signal, notifications to systemd
 mod signed_reservations; // only signed reservations are settled
 mod simulate; // `slidegate simulate`
 mod snippets; // the commands and files of README.md and docs/

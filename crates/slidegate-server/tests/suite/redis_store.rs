@@ -2,6 +2,7 @@
 //! from denials.
 
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde_json::{Value, json};
 use slidegate::{Clock, SystemClock};
@@ -519,6 +520,71 @@ fn reads_every_topology() {
         let value: serde_json::Value = serde_saphyr::from_str(&text).unwrap();
         assert!(jsonschema::validator_for(&schema).unwrap().is_valid(&value), "{text}");
     }
+}
+
+/// The password of Redis changes under load: first Redis accepts both, then the file has the new one, then Redis forgets the old
+/// one and closes all connections.
+#[test]
+fn password_rotates_without_a_failed_decision() {
+    let redis = RedisServer::start(Flavour::Redis7);
+    redis.run("ACL SETUSER app on >first ~* &* +@all");
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("password");
+    std::fs::write(&path, "first\n").unwrap();
+    let url = format!("redis://app@127.0.0.1:{}", redis.port);
+    let config = format!(
+        "store: redis\nredis: {{ url: \"{url}\", password-file: {} }}\nguard: {{ deadline: 20s }}\n\
+         rules: [{{ name: api, key: [user], limit: 1000000, window: 1h }}]\n",
+        path.display()
+    );
+    let log = tempfile::NamedTempFile::new().unwrap();
+    let server = Server::logging_to(log.as_file(), &[], &config, &[]);
+    eventually("Redis answers", || server.get("/readyz").status == 200);
+    let connected = || format!("{:?}", redis.run("CLIENT LIST")).contains("user=app");
+    assert!(connected());
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let load = scope.spawn(|| {
+            let mut statuses = Vec::new();
+            while !done.load(Ordering::Relaxed) {
+                statuses.push(acquire(&server));
+            }
+            statuses
+        });
+        redis.run("ACL SETUSER app >second");
+        std::fs::write(&path, "second\n").unwrap();
+        let reloaded = "reloaded: password of Redis";
+        eventually("the new password is read", || {
+            std::fs::read_to_string(log.path()).unwrap().contains(reloaded)
+        });
+        redis.run("ACL SETUSER app <first");
+        redis.run("CLIENT KILL USER app");
+        eventually("the server connects with the new password", || {
+            connected() && server.get("/readyz").status == 200
+        });
+        let denied = redis.try_run("AUTH app first");
+        assert!(denied.is_err(), "the old password is gone");
+        done.store(true, Ordering::Relaxed);
+        let statuses = load.join().unwrap();
+        assert!(!statuses.is_empty() && statuses.iter().all(|status| *status == 200), "{statuses:?}");
+    });
+    assert!(!std::fs::read_to_string(log.path()).unwrap().contains("second"));
+}
+
+#[test]
+fn password_is_in_one_place_only() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("password");
+    std::fs::write(&path, "hush\n").unwrap();
+    let options = |redis: &str| {
+        let text = format!("redis: {{ {redis}, password-file: {} }}\nrules: []", path.display());
+        Config::parse(&text).unwrap().settings.redis.options(None)
+    };
+    let twice = "the password of Redis is in `redis.password-file` and in its address: remove one of them";
+    assert_eq!(options("url: \"redis://:x@a\"").unwrap_err(), twice);
+    assert_eq!(options("sentinel: { master: m, nodes: [redis://a], password: x }").unwrap_err(), twice);
+    let options = options("sentinel: { master: m, nodes: [\"redis://u:x@a\"] }").unwrap();
+    assert!(options.password.is_some() && !format!("{:?}", options.password).contains("hush"));
 }
 
 /// `/readyz` names the servers that do not answer.

@@ -58,6 +58,7 @@ async fn impatient(limits: Limits) -> (String, oneshot::Sender<()>, tokio::task:
     let address = listener.local_addr().unwrap().to_string();
     let mut app = AppState::new(AnyStore::Memory(MemoryStore::new()), Rules::new([]).unwrap(), "a test");
     app.settings.limits = limits;
+    app.settings.shutdown.timeout = Duration::from_millis(100);
     let app = Arc::new(app);
     let listeners = Listeners { http: Some(listener), ..Listeners::default() };
     let (stop, stopped) = oneshot::channel::<()>();
@@ -71,7 +72,6 @@ fn short() -> Limits {
     Limits {
         head: Duration::from_millis(100),
         request: Duration::from_millis(100),
-        shutdown: Duration::from_millis(100),
         connections: 3,
         ..Limits::default()
     }

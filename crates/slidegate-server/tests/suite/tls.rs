@@ -5,7 +5,7 @@ use std::process::{Command, Output};
 
 use slidegate_testkit::{certificates, eventually, process};
 
-use crate::server::Server;
+use crate::server::{BINARY, Server};
 
 const RULES: &str = "rules: [{ name: one, key: [user], limit: 1, window: 1m }]";
 
@@ -25,6 +25,18 @@ fn config(dir: &Path, client_ca: bool) -> String {
     let tls =
         format!("tls: {{ certificate: {}, key: {}{client} }}\n", path("server.pem"), path("server.key"));
     tls + RULES
+}
+
+/// The certificate is for the name that clients use, and a health check calls the address.
+#[test]
+fn health_check_verifies_no_certificate() {
+    let dir = tempfile::tempdir().unwrap();
+    certificates(dir.path());
+    let server = serve(dir.path(), false);
+    let url = format!("https://{}", server.address);
+    let output = process::output(Command::new(BINARY).args(["health", "--url", &url]));
+    let ready = format!("{url}/readyz: 200 {{\"ready\":true");
+    assert!(output.status.success() && output.stdout.starts_with(ready.as_bytes()), "{output:?}");
 }
 
 #[test]

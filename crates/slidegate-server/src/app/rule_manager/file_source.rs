@@ -1,5 +1,6 @@
 //! Rules from files, reloaded when a file changes or on SIGHUP.
 
+use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
@@ -9,11 +10,14 @@ use tokio::task::spawn_blocking;
 
 use crate::app::state::AppState;
 use crate::common::file_watch::{FileWatch, POLL_INTERVAL};
-use crate::config::load;
-use crate::config::{Config, DEMO};
+use crate::common::service_manager;
+use crate::config::{self, Config, ConfigSettings, DEMO, Inputs};
 use crate::envoy;
 
 use super::Sighup;
+
+/// Name of the rules that are used without a file.
+const DEMO_NAME: &str = "demo rules";
 
 /// Files with rules: our configuration file, and a directory of envoyproxy/ratelimit files. Demo rules if neither is
 /// given.
@@ -21,13 +25,15 @@ use super::Sighup;
 pub(crate) struct FileSource {
     config: Option<PathBuf>,
     envoy: Option<PathBuf>,
+    /// Values from outside of the files.
+    inputs: Inputs,
     /// Configuration from standard input, which can be read only once.
     stdin_config: Arc<OnceLock<Config>>,
 }
 
 impl FileSource {
-    pub(crate) fn new(config: Option<PathBuf>, envoy: Option<PathBuf>) -> Self {
-        FileSource { config, envoy, stdin_config: Arc::default() }
+    pub(crate) fn new(config: Option<PathBuf>, envoy: Option<PathBuf>, inputs: Inputs) -> Self {
+        FileSource { config, envoy, inputs, stdin_config: Arc::default() }
     }
 
     pub(crate) fn is_demo(&self) -> bool {
@@ -41,16 +47,42 @@ impl FileSource {
             .flatten()
             .map(|path| path.display().to_string())
             .collect();
-        if names.is_empty() { "demo rules".to_owned() } else { names.join(", ") }
+        if names.is_empty() { DEMO_NAME.to_owned() } else { names.join(", ") }
     }
 
     /// Reads and checks all files. The error lists every mistake.
     pub(crate) fn load(&self) -> Result<Config, String> {
-        let mut config = match &self.config {
+        let config = match &self.config {
             Some(path) if path == Path::new("-") => self.load_once(path)?,
-            Some(path) => load(path)?,
-            None => Config::parse(DEMO).map_err(|error| format!("the demo rules: {error}"))?,
+            Some(path) => config::load(path, &self.inputs)?,
+            None => config::parse(DEMO_NAME, DEMO, &self.inputs)?,
         };
+        self.with_envoy_rules(config)
+    }
+
+    /// Returns the effective settings as YAML, and the configuration. The error lists every mistake.
+    pub(crate) fn effective(&self) -> Result<(String, Config), String> {
+        let (name, text) = self.text()?;
+        let effective = Config::effective(&name, &text, &self.inputs);
+        let (settings, config) = effective.map_err(|error| config::mistakes(&name, &error))?;
+        Ok((settings, self.with_envoy_rules(config)?))
+    }
+
+    /// Returns the settings. Mistakes in the rules do not matter.
+    pub(crate) fn settings(&self) -> Result<ConfigSettings, String> {
+        let (name, text) = self.text()?;
+        Config::parse_settings(&text, &self.inputs).map_err(|error| config::mistakes(&name, &error))
+    }
+
+    /// Returns the name and the text of the configuration file.
+    fn text(&self) -> Result<(String, Cow<'static, str>), String> {
+        let Some(path) = &self.config else { return Ok((DEMO_NAME.to_owned(), DEMO.into())) };
+        let name = path.display().to_string();
+        let text = config::read_text(path).map_err(|error| format!("cannot read {name}: {error}"))?;
+        Ok((name, text.into()))
+    }
+
+    fn with_envoy_rules(&self, mut config: Config) -> Result<Config, String> {
         if let Some(directory) = &self.envoy {
             let more = envoy::load(directory)?;
             let own = match &self.config {
@@ -73,7 +105,7 @@ impl FileSource {
         if let Some(config) = self.stdin_config.get() {
             return Ok(config.clone());
         }
-        let config = load(path)?;
+        let config = config::load(path, &self.inputs)?;
         Ok(self.stdin_config.get_or_init(|| config).clone())
     }
 
@@ -116,6 +148,9 @@ impl FileSource {
                 () = sighup.received() => true,
                 () = tokio::time::sleep(POLL_INTERVAL) => false,
             };
+            if requested {
+                service_manager::reloading();
+            }
             let (files, watch) = (self.clone(), Arc::clone(&watch));
             let read = spawn_blocking(move || files.read_if_changed(&mut watch.lock(), requested)).await;
             let Some(read) = read.unwrap_or_else(|_| Some(Err("reading the file failed".to_owned()))) else {
@@ -140,6 +175,9 @@ impl FileSource {
                 Ok((_, false)) => {}
                 // The files are read again until they are right.
                 Err(message) => app.reject_rules(&self.name(), message),
+            }
+            if requested {
+                service_manager::ready();
             }
         }
     }

@@ -11,6 +11,7 @@ use slidegate::{
 use super::{RulesBody, Sighup};
 use crate::app::state::AppState;
 use crate::common::console::warn;
+use crate::common::service_manager;
 use crate::config::Config;
 
 /// Name of the shared text in Redis.
@@ -39,6 +40,7 @@ pub(crate) async fn publish(store: &RedisStore, rules: &Rules) -> Result<u64, Er
 pub(crate) async fn follow(store: RedisStore, mut sighup: Sighup, app: Arc<AppState>) {
     let (mut known, mut warned, mut polls) = (0, false, 0_u32);
     let (mut foreign_entry, mut check_foreign_entry) = (None, true);
+    let mut requested = false;
     loop {
         if check_foreign_entry || polls.is_multiple_of(CHECK_AFTER_POLLS) {
             check_foreign_entry = !warn_of_foreign_entry(&store, &mut foreign_entry).await;
@@ -69,9 +71,15 @@ pub(crate) async fn follow(store: RedisStore, mut sighup: Sighup, app: Arc<AppSt
                 }
             }
         }
-        tokio::select! {
-            () = sighup.received() => {}
-            () = tokio::time::sleep(POLL_INTERVAL) => {}
+        if requested {
+            service_manager::ready();
+        }
+        requested = tokio::select! {
+            () = sighup.received() => true,
+            () = tokio::time::sleep(POLL_INTERVAL) => false,
+        };
+        if requested {
+            service_manager::reloading();
         }
     }
 }

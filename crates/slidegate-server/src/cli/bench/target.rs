@@ -12,7 +12,7 @@ use slidegate::{
 use super::counts::Outcome;
 use super::options::{RequestTemplate, TargetArgs};
 use super::server::{Connection, Server};
-use crate::config::{self, Config};
+use crate::config::{self, Config, Environment, Inputs};
 use crate::store::{AnyStore, Health};
 
 /// Target that is ready to receive requests.
@@ -29,7 +29,7 @@ impl Target {
             }
             TargetArgs::Store { store, config } => {
                 let config = match config {
-                    Some(path) => config::load(path)?,
+                    Some(path) => config::load(path, &Inputs::new(Environment::of_process()))?,
                     None => Config {
                         rules: any_limit()?,
                         ..Config::parse("rules: []").map_err(|e| e.to_string())?

@@ -12,7 +12,7 @@ use super::request_args::{RequestArgs, post};
 use crate::app::explain::dto::ExplanationBody;
 use crate::app::explain::explain;
 use crate::common::console::finish;
-use crate::config::load;
+use crate::config::{Inputs, load};
 use crate::store::AnyStore;
 
 /// Arguments of `slidegate explain`.
@@ -50,7 +50,7 @@ fn by_server(request: &RequestArgs) -> Result<ExplanationBody, String> {
 }
 
 fn by_file(file: &std::path::Path, request: &RequestArgs) -> Result<ExplanationBody, String> {
-    let rules = load(file)?.rules;
+    let rules = load(file, &Inputs::default())?.rules;
     if !rules.is_known() {
         return Err(format!("the rules of {} are in Redis: use --url to call a server", file.display()));
     }

@@ -91,9 +91,11 @@ async fn poll_status(
     checking: Arc<Mutex<()>>,
     mut stop: Stop,
 ) {
+    let mut draining = app.watch_draining();
     loop {
         tokio::select! {
             () = tokio::time::sleep(POLL_INTERVAL) => {}
+            Ok(()) = draining.changed() => {}
             _ = stop.changed() => break,
         }
         // One receiver belongs to [`Health`] itself.

@@ -55,7 +55,7 @@ pub(super) fn readyz_route() -> Route {
         )
         .answers::<ReadinessBody>(
             "503",
-            "Not ready: the rules are not known yet, or the store has never answered and `on-error` is `closed` for a rule",
+            "Not ready: the rules are not known yet, the store has never answered and `on-error` is `closed` for a rule, or the server is stopping",
             &[r#"{"ready":false,"store":"redis","rules":0,"reason":"the rules are not known yet"}"#],
         )
         .fails(&[Code::Timeout]);

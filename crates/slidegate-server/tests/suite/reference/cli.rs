@@ -21,6 +21,9 @@ Environment variables without a flag:
 |---|---|
 | `SLIDEGATE_TOKEN` | token for decisions: the server asks for it, and `acquire`, `explain` and `bench` send it |
 | `SLIDEGATE_ADMIN_TOKEN` | token for changes of rules and counts, for `serve` |
+| `SLIDEGATE_RESERVATION_KEY` | key that signs reservations, for `serve` |
+
+Every setting of the configuration file has a variable, too: see [Configuration](configuration.md#environment-variables).
 ";
 
 fn text(styled: Option<&StyledStr>) -> String {

@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 
 use slidegate::section::{Description, Kind, Section, Terms};
 use slidegate::{Rules, rules::RulesFile};
-use slidegate_server::config::Config;
+use slidegate_server::config::{Config, ConfigSettings, variable_name};
 use slidegate_testkit::documents::compare;
 
 /// Text before the tables.
@@ -18,6 +18,44 @@ prints the JSON Schema for editors. This page is generated from the declarations
 `crates/slidegate-server/src/config`; a test compares it with them.
 
 A length of time is a number and a unit, such as `250ms`, `5s` or `1h 30m`. A percentage has a percent sign.
+
+## Environment variables
+
+Every setting has an environment variable: `SLIDEGATE_` and its path in upper case, with `_` for dots and hyphens. The tables below list
+them. Rules have no variables; `SLIDEGATE_CONFIG` is the path of the file. A flag comes before a variable, a variable before the
+file, and the file before the default.
+
+- A text, a length of time and a word are written without quotes, a number and a flag as in the file.
+- A list or a mapping is YAML or JSON, and replaces the whole list or mapping of the file:
+  `SLIDEGATE_REDIS_CLUSTER='[redis://a:6379, redis://b:6379]'`.
+- An empty variable is an error: unset it instead. Mistakes name the variable.
+- If `store` is an address, it replaces that in the section `redis`. Two variables with an address of Redis are an error.
+- The server logs a warning for each variable whose name begins with `SLIDEGATE_` and that nothing reads, except the variables that
+  Kubernetes sets for a service (`SLIDEGATE_SERVICE_HOST`, `SLIDEGATE_PORT`).
+
+`slidegate config` prints the effective configuration with the origin of each value. Secrets are masked.
+
+```console
+$ SLIDEGATE_GUARD_NODES=3 slidegate config --no-rules | grep -E 'nodes:|deadline:'
+  deadline: \"50ms\"                               # default
+  nodes: 3                                       # SLIDEGATE_GUARD_NODES
+```
+
+## Variables and files in values
+
+In the settings of the file, `${NAME}` stands for a variable, and `${file:/path}` for the content of a file of at most 64 KiB, without the
+line break at its end. `$${` stands for `${`. Inside of `{ }` and `[ ]` the value must be in quotes. A variable that is not set, and a file that
+is missing or empty, is an error with line and column. In a URL, special characters of a password are percent-encoded.
+
+```yaml
+store: redis
+redis:
+  url: redis://slidegate:${file:/run/secrets/redis-password}@redis.internal:6379
+  connections: ${REDIS_CONNECTIONS}
+```
+
+Rules are not changed: they mean the same on every node, in `slidegate simulate` and in `PUT /v1/rules`. `slidegate validate` replaces
+references like the server. `simulate` and `explain --config`, which need only the rules, do not read sections with references.
 ";
 
 /// Type of a field, for people.
@@ -99,7 +137,16 @@ fn vocabularies(kind: &Kind) -> Vec<&slidegate::section::Vocabulary> {
 fn write_section(page: &mut String, path: &str, section: &Description) {
     let heading = if path.is_empty() { "The file".to_owned() } else { format!("`{path}`") };
     writeln!(page, "\n## {heading}\n\n{}\n", section.doc.trim()).unwrap();
-    page.push_str("| field | type | default | bounds | meaning | example |\n|---|---|---|---|---|---|\n");
+    let settings = ConfigSettings::describe();
+    let paths: Vec<String> = settings.settings().iter().map(|setting| setting.path.join(".")).collect();
+    let path_of = |name: &str| if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") };
+    let has_variables = section.fields.iter().any(|(terms, ..)| paths.contains(&path_of(terms.name)));
+    let (head, rule) = if has_variables { (" variable |", "---|") } else { ("", "") };
+    writeln!(
+        page,
+        "| field | type | default | bounds | meaning | example |{head}\n|---|---|---|---|---|---|{rule}"
+    )
+    .unwrap();
     let code = |text: &str| if text.is_empty() { String::new() } else { format!("`{text}`") };
     for (terms, kind, default) in &section.fields {
         let default = match default {
@@ -108,7 +155,18 @@ fn write_section(page: &mut String, path: &str, section: &Description) {
         };
         let example = example(terms, kind, Some(default.trim_matches('`')).filter(|_| !terms.required));
         let (name, kind_name, bounds, doc) = (terms.name, type_name(kind), bounds(kind), terms.doc.trim());
-        let row = format!("| `{name}` | {kind_name} | {default} | {bounds} | {doc} | {} |", code(&example));
+        let inner = path_of(name);
+        let variable = if paths.contains(&inner) {
+            format!(" `{}` |", variable_name(&inner.split('.').collect::<Vec<_>>()))
+        } else if has_variables {
+            " |".to_owned()
+        } else {
+            String::new()
+        };
+        let row = format!(
+            "| `{name}` | {kind_name} | {default} | {bounds} | {doc} | {} |{variable}",
+            code(&example)
+        );
         page.push_str(&row.replace("|  |", "| |").replace("|  |", "| |"));
         page.push('\n');
     }
@@ -123,9 +181,8 @@ fn write_section(page: &mut String, path: &str, section: &Description) {
         writeln!(page, "- `{name}: {word}`: {}", doc.trim()).unwrap();
     }
     for (terms, kind, _) in &section.fields {
-        let path = if path.is_empty() { terms.name.to_owned() } else { format!("{path}.{}", terms.name) };
         for section in nested(kind) {
-            write_section(page, &path, section);
+            write_section(page, &path_of(terms.name), section);
         }
     }
 }

@@ -77,7 +77,6 @@ fn short() -> Limits {
     Limits {
         head: Duration::from_millis(20),
         request: Duration::from_millis(200),
-        shutdown: Duration::from_millis(100),
         connections: 2,
         connections_per_address: Some(2),
         ..Limits::default()

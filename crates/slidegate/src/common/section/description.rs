@@ -1,7 +1,8 @@
 //! Sections, fields and their types as data: for schemas, messages and the reference page.
 
-use crate::Micros;
+use crate::common::yaml::Node;
 use crate::words::Words;
+use crate::{Error, Micros};
 
 /// Declaration of one field, without its type.
 #[derive(Clone, Copy, Debug)]
@@ -26,6 +27,8 @@ pub struct Terms {
     pub belongs_to: Option<&'static str>,
     /// Value for the reference page.
     pub example: Option<&'static str>,
+    /// True if the value is or contains a password, which is never printed.
+    pub secret: bool,
 }
 
 /// Methods that set one field of [`Terms`].
@@ -42,8 +45,8 @@ impl Terms {
     /// Creates the terms of an optional field.
     pub const fn new(name: &'static str, doc: &'static str) -> Self {
         let (bounds, pattern, item, default, belongs_to, example) = (None, None, None, None, None, None);
-        let (required, nonempty) = (false, false);
-        Terms { name, doc, required, bounds, pattern, nonempty, item, default, belongs_to, example }
+        let (required, nonempty, secret) = (false, false, false);
+        Terms { name, doc, required, bounds, pattern, nonempty, item, default, belongs_to, example, secret }
     }
 
     setters! {
@@ -56,6 +59,7 @@ impl Terms {
         by_default(text: &'static str) sets default to Some(text);
         belongs_to(field: &'static str) sets belongs_to to Some(field);
         example(text: &'static str) sets example to Some(text);
+        secret() sets secret to true;
     }
 }
 
@@ -88,6 +92,25 @@ pub enum Kind {
     Any,
 }
 
+impl Kind {
+    /// Converts a text from outside of the file into a value of this type: a number and a flag as YAML reads them without
+    /// quotes, a list and a mapping from YAML or JSON text, and everything else as it is. The value need not be valid.
+    pub fn node(&self, text: &str) -> Result<Node, Error> {
+        match self {
+            Kind::Flag | Kind::Whole(..) | Kind::Number(..) => {
+                let node = Node::from_scalar(text.trim());
+                // Null would count as not given.
+                Ok(if node.is_null() { Node::from_text(text) } else { node })
+            }
+            Kind::List(..) | Kind::Map(_) => match Node::parse(text)? {
+                node if node.is_null() => Ok(Node::from_text(text)),
+                node => Ok(node),
+            },
+            _ => Ok(Node::from_text(text)),
+        }
+    }
+}
+
 /// Words and their meaning.
 #[derive(Clone, Debug)]
 pub struct Vocabulary {
@@ -118,4 +141,36 @@ pub struct Description {
     pub fields: Vec<(Terms, Kind, Option<String>)>,
     /// Sets of fields, of which exactly one is given.
     pub one_of: &'static [&'static [&'static str]],
+}
+
+/// Setting of a section or of a section inside of it: everything but a section.
+#[derive(Clone, Debug)]
+pub struct Setting<'d> {
+    /// Names of the sections around it, and its own.
+    pub path: Vec<&'static str>,
+    /// Declaration.
+    pub terms: &'d Terms,
+    /// Type.
+    pub kind: &'d Kind,
+    /// Default.
+    pub default: Option<&'d str>,
+}
+
+impl Description {
+    /// Returns all settings, those of nested sections included, in the order of their declaration.
+    pub fn settings(&self) -> Vec<Setting<'_>> {
+        let mut settings = Vec::new();
+        self.collect_settings(&[], &mut settings);
+        settings
+    }
+
+    fn collect_settings<'d>(&'d self, outer: &[&'static str], settings: &mut Vec<Setting<'d>>) {
+        for (terms, kind, default) in &self.fields {
+            let path = [outer, &[terms.name]].concat();
+            match kind {
+                Kind::Section(section) => section.collect_settings(&path, settings),
+                kind => settings.push(Setting { path, terms, kind, default: default.as_deref() }),
+            }
+        }
+    }
 }

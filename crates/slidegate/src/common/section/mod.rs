@@ -15,7 +15,7 @@ mod json_schema;
 mod shown;
 
 pub use self::declare::{name_bytes, name_len};
-pub use self::description::{Description, Kind, Terms, Vocabulary};
+pub use self::description::{Description, Kind, Setting, Terms, Vocabulary};
 pub use self::field_types::{Hundredths, Ignored, Percent, WholePercent};
 #[cfg(feature = "schema")]
 pub use self::json_schema::{root_schema, schema, vocabulary_schema};

@@ -5,6 +5,7 @@ use std::fmt;
 use serde::ser::{Serialize, Serializer};
 
 use super::{Description, Kind};
+use crate::common::yaml::{Node, Value};
 
 /// Value as a file has it. `Display` writes YAML on one line.
 #[derive(Clone, Debug, PartialEq)]
@@ -54,6 +55,25 @@ impl Description {
             Some((name, section.without_defaults(value)))
         });
         Shown::Map(values.collect())
+    }
+}
+
+impl From<&Node> for Shown {
+    fn from(node: &Node) -> Self {
+        match node.value() {
+            Value::Null => Shown::Null,
+            Value::Bool(flag) => Shown::Flag(*flag),
+            Value::Integer(number) => {
+                u64::try_from(*number).map_or(Shown::Number(*number as f64), Shown::Whole)
+            }
+            Value::Float(number) => Shown::Number(*number),
+            Value::Text(text) => Shown::Text(text.clone()),
+            Value::List(items) => Shown::List(items.iter().map(Shown::from).collect()),
+            Value::Map(entries) => {
+                let name = |key: &Node| key.text().unwrap_or_default().to_owned();
+                Shown::Map(entries.iter().map(|(key, value)| (name(key), Shown::from(value))).collect())
+            }
+        }
     }
 }
 

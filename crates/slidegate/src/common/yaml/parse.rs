@@ -29,7 +29,7 @@ pub(super) fn parse(text: &str) -> Result<Node, Problem> {
             event => document = Some(builder.build(event, span, MAX_DEPTH)?.0),
         }
     }
-    Ok(document.unwrap_or(Node { line: 1, column: 1, value: Value::Null }))
+    Ok(document.unwrap_or(Node { line: 1, column: 1, source: None, value: Value::Null }))
 }
 
 /// A node that an alias may repeat.
@@ -63,7 +63,8 @@ impl<'t> Builder<'t> {
             return Err(too_large());
         }
         let at = span.start;
-        let node_of = |value| Node { line: at.line() as u64, column: at.col() as u64 + 1, value };
+        let (line, column) = (at.line() as u64, at.col() as u64 + 1);
+        let node_of = |value| Node { line, column, source: None, value };
         let (value, depth, anchor) = match event {
             Event::Scalar(text, style, anchor, tag) => (scalar(&text, style, tag.as_deref()), 1, anchor),
             Event::SequenceStart(_, anchor, _) => {
@@ -141,6 +142,11 @@ fn scalar(text: &str, style: ScalarStyle, tag: Option<&Tag>) -> Value {
     if !is_plain {
         return Value::Text(text.to_owned());
     }
+    plain(text)
+}
+
+/// Resolves a scalar without quotes.
+pub(super) fn plain(text: &str) -> Value {
     // `mode: off` is a word, not a boolean.
     match text {
         "" | "~" => Value::Null,

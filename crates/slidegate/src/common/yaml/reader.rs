@@ -16,8 +16,7 @@ pub struct Reader {
 impl Reader {
     /// Records a mistake at `node`.
     pub fn problem(&mut self, node: &Node, message: impl Into<String>) {
-        let message = one_line(&message.into());
-        self.problems.push(Problem { line: node.line, column: node.column, message });
+        self.problems.push(problem_at(node, message.into()));
     }
 
     /// Reports a problem that leaves no value.
@@ -36,8 +35,7 @@ impl Reader {
 
     /// Records something at `node` that is valid and probably not intended.
     pub fn warning(&mut self, node: &Node, message: impl Into<String>) {
-        let message = one_line(&message.into());
-        self.warnings.push(Problem { line: node.line, column: node.column, message });
+        self.warnings.push(problem_at(node, message.into()));
     }
 
     /// Takes the warnings.
@@ -188,8 +186,17 @@ impl Reader {
     }
 }
 
+/// Returns a problem at the position of a node. The message names the source of a value that is not from the file.
+fn problem_at(node: &Node, message: String) -> Problem {
+    let message = match node.source() {
+        Some(source) => one_line(&format!("{source}: {message}")),
+        None => one_line(&message),
+    };
+    Problem { line: node.line, column: node.column, message }
+}
+
 /// Returns the known name that differs from `name` by the fewest typing mistakes, if they are few.
-fn nearest<'k>(name: &str, known: &[&'k str]) -> Option<&'k str> {
+pub fn nearest<'k>(name: &str, known: &[&'k str]) -> Option<&'k str> {
     if name.len() > 40 {
         return None;
     }

@@ -4,7 +4,7 @@ use redis::io::tcp::{TcpSettings, socket2::TcpKeepalive};
 use redis::{Client, ClientTlsConfig, ConnectionAddr, ConnectionInfo, IntoConnectionInfo};
 use redis::{RedisError, TlsCertificates};
 
-use super::{RedisOptions, RedisTls};
+use super::{RedisOptions, RedisPassword, RedisTls};
 use crate::Error;
 
 /// Parses a url and adds the TCP and client settings.
@@ -40,6 +40,14 @@ pub(super) fn client(info: ConnectionInfo, options: &RedisOptions) -> Result<Cli
     let client_tls = client_tls.map(|(client_cert, client_key)| ClientTlsConfig { client_cert, client_key });
     let certificates = TlsCertificates { client_tls, root_cert: tls.ca.clone() };
     Client::build_with_tls(info, certificates).map_err(|error| bad_url(&error))
+}
+
+/// Returns a client with the newest password, if the password can change.
+pub(super) fn with_password(client: &Client, password: Option<&RedisPassword>) -> Result<Client, Error> {
+    let Some(password) = password else { return Ok(client.clone()) };
+    let info = client.get_connection_info().clone();
+    let redis = info.redis_settings().clone().set_password(password.current().as_str());
+    Client::open(info.set_redis_settings(redis)).map_err(|error| bad_url(&error))
 }
 
 /// The message never repeats the url: it may contain a password.

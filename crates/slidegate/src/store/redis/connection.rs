@@ -15,10 +15,11 @@ use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Client, Cmd, Pipeline, RedisError, RedisResult, Value};
 use tokio::sync::{Notify, Semaphore, SemaphorePermit};
 
-use super::RedisOptions;
+use super::client::with_password;
 use super::epoch::{Epochs, Purpose};
 use super::error_map::explain;
 use super::topology::{Sentinel, check_role};
+use super::{RedisOptions, RedisPassword};
 use crate::{Clock, Error, Fault, Micros, SystemClock};
 
 /// Back-off after the first failed attempt to connect; it doubles with each attempt.
@@ -40,7 +41,7 @@ pub(super) struct Connections {
 
 /// Address that connections lead to.
 pub(super) enum Target {
-    Fixed { client: Box<Client>, address: Arc<str> },
+    Fixed { client: Box<Client>, address: Arc<str>, password: Option<RedisPassword> },
     Sentinel { sentinel: Box<Sentinel>, address: Arc<str> },
 }
 
@@ -172,7 +173,7 @@ impl Connections {
     /// Returns a client for other kinds of connections to the same server, such as Pub/Sub.
     pub(super) async fn client(&self) -> Result<Client, Error> {
         match &*self.target {
-            Target::Fixed { client, .. } => Ok(Client::clone(client)),
+            Target::Fixed { client, password, .. } => with_password(client, password.as_ref()),
             Target::Sentinel { sentinel, .. } => Ok(sentinel.find_primary().await?.0),
         }
     }
@@ -304,7 +305,9 @@ impl ConnectionSlot {
 
     async fn connect(&self) -> Result<ServerConnection, Error> {
         let (client, address) = match &*self.target {
-            Target::Fixed { client, address } => (Client::clone(client), Arc::clone(address)),
+            Target::Fixed { client, address, password } => {
+                (with_password(client, password.as_ref())?, Arc::clone(address))
+            }
             Target::Sentinel { sentinel, .. } => sentinel.find_primary().await?,
         };
         let connecting = client.get_multiplexed_async_connection_with_config(&self.config);

@@ -53,7 +53,8 @@ use self::invalidation::RESET;
 use self::layout::Names;
 use self::options::Expiry;
 pub use self::options::{
-    DEFAULT_PREFIX, MAX_BATCH_SIZE, RedisMode, RedisOptions, RedisSentinel, RedisTls, RedisTopology,
+    DEFAULT_PREFIX, MAX_BATCH_SIZE, RedisMode, RedisOptions, RedisPassword, RedisSentinel, RedisTls,
+    RedisTopology,
 };
 use self::script::{Arguments, Parts, SETTLE_SCRIPT, admit_script};
 use self::server::Call;

@@ -1,7 +1,10 @@
 //! Options of the Redis store: how to reach Redis, and what to store there.
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
+
+use arc_swap::ArcSwap;
 
 use crate::error::check_between;
 use crate::store::failover::check_duration;
@@ -63,6 +66,8 @@ pub struct RedisSentinel {
 pub struct RedisOptions {
     /// Servers that count.
     pub topology: RedisTopology,
+    /// Password that can change while the store runs. It replaces that of the urls, and with sentinels that of the primary.
+    pub password: Option<RedisPassword>,
     /// Certificates, for `rediss://`.
     pub tls: RedisTls,
     /// Number of shared connections per server. More than a few help only when one is saturated.
@@ -89,6 +94,34 @@ pub struct RedisOptions {
     pub mode: RedisMode,
     /// Prefix of every key: several deployments can share a server.
     pub prefix: String,
+}
+
+/// Password that can change while a store runs. New connections use the newest one; open connections stay as they are, because
+/// Redis does not ask again. Clones share the password.
+#[derive(Clone)]
+pub struct RedisPassword(Arc<ArcSwap<String>>);
+
+impl RedisPassword {
+    /// Creates a password.
+    pub fn new(password: impl Into<String>) -> Self {
+        RedisPassword(Arc::new(ArcSwap::from_pointee(password.into())))
+    }
+
+    /// Replaces the password, also in all clones.
+    pub fn set(&self, password: impl Into<String>) {
+        self.0.store(Arc::new(password.into()));
+    }
+
+    pub(super) fn current(&self) -> Arc<String> {
+        self.0.load_full()
+    }
+}
+
+/// Prints nothing of the password.
+impl fmt::Debug for RedisPassword {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("RedisPassword")
+    }
 }
 
 /// Certificates in PEM. Without a `ca` the system's certificate authorities are trusted.
@@ -132,6 +165,7 @@ impl RedisOptions {
     pub fn at(topology: RedisTopology) -> Self {
         RedisOptions {
             topology,
+            password: None,
             tls: RedisTls::default(),
             connections: 2,
             connect_timeout: Duration::from_secs(1),

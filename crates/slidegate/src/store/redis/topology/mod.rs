@@ -182,5 +182,6 @@ impl Route<'_> {
 fn fixed_server(url: &str, options: &RedisOptions, hold: &Arc<AtomicBool>) -> Result<Server, Error> {
     let client = Box::new(client(info(url, options)?, options)?);
     let address = address_of(url).into();
-    Ok(Server::new(Target::Fixed { client, address }, options, hold))
+    let password = options.password.clone();
+    Ok(Server::new(Target::Fixed { client, address, password }, options, hold))
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Client, ConnectionInfo, Value};
 
-use crate::store::redis::client::{client, info, info_at};
+use crate::store::redis::client::{client, info, info_at, with_password};
 use crate::store::redis::error_map::explain;
 use crate::store::redis::options::address_of;
 use crate::store::redis::{RedisOptions, RedisSentinel};
@@ -55,6 +55,7 @@ impl Sentinel {
     pub(crate) async fn find_primary(&self) -> Result<(Client, Arc<str>), Error> {
         let (host, port) = self.query().await?;
         let client = client(info_at(&self.template, &host, port), &self.options)?;
+        let client = with_password(&client, self.options.password.as_ref())?;
         Ok((client, format!("{host}:{port}").into()))
     }
 

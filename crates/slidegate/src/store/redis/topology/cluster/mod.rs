@@ -277,7 +277,8 @@ impl Cluster {
         let seed = self.seeds.iter().find(|(seed, _)| *seed == address).or(self.seeds.first());
         let (_, template) = seed.ok_or_else(bad_reply)?;
         let client = Box::new(client(info_at(template, host, port), &self.options)?);
-        let target = Target::Fixed { client, address: address.into() };
+        let password = self.options.password.clone();
+        let target = Target::Fixed { client, address: address.into(), password };
         let server = Arc::new(Server::new(target, &self.options, &self.hold));
         map.nodes.push(Node { host: host.to_owned(), port, server, role: NodeRole::Other });
         u16::try_from(map.nodes.len() - 1).ok().filter(|n| *n != NO_OWNER).ok_or_else(bad_reply)
