@@ -104,7 +104,7 @@ for target in $targets; do
     for shell in bash zsh fish; do
         start "$target" completions $shell >"$files/completions/slidegate.$shell"
     done
-    start "$target" man >"$files/man/slidegate.1"
+    start "$target" man "$files/man"
     python3 scripts/sbom.py "$target" $features "$files/slidegate.cdx.json" "$files/THIRD-PARTY-LICENSES.txt"
 
     machine=${target%%-*}
