@@ -13,6 +13,7 @@ mod cli; // serve, validate, schema, acquire: output and exit codes
 mod client_examples; // the examples of docs/how-to/clients.md, in every language
 mod connection_floods; // thousands of idle connections, shutdown under load
 mod dashboard; // the dashboard in a real browser
+mod deploy; // the files of deploy/
 mod environment; // settings by variables, references in files, `config`, `health`, `man`
 mod envoy; // a real Envoy in front of the server
 mod envoy_config; // files of envoyproxy/ratelimit
