@@ -108,7 +108,7 @@ async fn axum_under_wrk<S: Store + 'static>(limiter: Limiter<S>) {
 
     let (admitted_here, denied_here) = instants.check();
     eprintln!("admitted {admitted_here}, denied {denied_here}; wrk saw {} and {denied}", all - denied);
-    // Those under way when it ended were not seen.
+    // wrk did not see the responses that were under way when it ended.
     let unseen = 0..=CONNECTIONS;
     assert!(unseen.contains(&(admitted_here + denied_here - all)));
     assert!(unseen.contains(&(admitted_here - (all - denied))) && unseen.contains(&(denied_here - denied)));
