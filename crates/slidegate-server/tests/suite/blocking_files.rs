@@ -2,8 +2,8 @@
 //! is gone.
 //!
 //! The file is a named pipe. To open it for writing blocks until the server opens it for reading; then the server's read
-//! blocks for as long as the test holds the pipe and writes nothing. The server has one worker thread: if that one read
-//! the file, no request would be answered.
+//! blocks for as long as the test holds the pipe and writes nothing. The server has one worker thread: if the worker
+//! read the file, no request would be answered.
 
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Write};

@@ -58,7 +58,7 @@ fn every_protocol_is_recorded() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("requests.ndjson");
     let server = recording(&path, &[]);
-    // Neither what only looks, nor what is not understood.
+    // Peeks and invalid requests are not recorded.
     server.post("/v1/peek", r#"{"attributes":{"api":"/login","ip":"1"}}"#);
     server.post("/v1/acquire", r#"{"attributes":{"api":""}}"#);
     login(&server, "1");
@@ -75,7 +75,7 @@ fn every_protocol_is_recorded() {
     let grpc = grpc::Client::of(&server);
     grpc.codes(grpc::rate_limit_request("shop", &[&[("user", "alice")]]));
     grpc.codes(grpc::rate_limit_request("shop", &[&[("user", "alice")], &[("item", "7")]]));
-    // A connection that is open would keep the server from stopping at once.
+    // An open connection would delay the shutdown of the server.
     drop((client, grpc));
     stop(server);
     let expected = [
@@ -259,7 +259,7 @@ fn sample_has_whole_clients_and_digests_hide_values() {
         let value = |name: &str| line["attributes"][name].as_str().unwrap().to_owned();
         apis.entry(value("ip")).or_default().insert(value("api"));
     }
-    // Seven deviations from a half.
+    // The bounds are seven standard deviations from a half.
     assert!((15..=85).contains(&apis.len()), "{}", apis.len());
     assert!(apis.values().all(|apis| apis.len() == 3), "{apis:?}");
 }
@@ -289,7 +289,7 @@ impl Lines {
         line.trim_end().to_owned()
     }
 
-    /// The next chunks' lines, until the answer ends.
+    /// Returns the lines of the next chunks, until the response ends.
     fn rest(mut self) -> Vec<Value> {
         let mut text = String::new();
         loop {
@@ -315,7 +315,7 @@ fn admin(server: &Server, body: &str) -> (u16, String) {
 fn recording_can_be_streamed() {
     let server = Server::with_env(&[("SLIDEGATE_ADMIN_TOKEN", ADMIN)], RULES, &[]);
     login(&server, "before");
-    // Long enough for three requests on a busy machine.
+    // The recording lasts long enough for three requests on a busy machine.
     let stream = Lines::of(&server, r#"{"seconds":2}"#);
     let small = Lines::of(&server, r#"{"seconds":3600,"max_bytes":200}"#);
     for n in 0..3 {
@@ -324,9 +324,9 @@ fn recording_can_be_streamed() {
     let users = |lines: &[Value]| -> Vec<Value> {
         lines.iter().map(|line| line["attributes"]["ip"].clone()).collect()
     };
-    assert_eq!(users(&small.rest()), ["0", "1"], "a third would be too much");
+    assert_eq!(users(&small.rest()), ["0", "1"], "a third line would exceed `max_bytes`");
     assert_eq!(users(&stream.rest()), ["0", "1", "2"]);
-    eventually("both are over", || server.get("/metrics").body.contains("slidegate_recordings 0\n"));
+    eventually("both recordings have ended", || server.get("/metrics").body.contains("slidegate_recordings 0\n"));
     let page = server.get("/metrics").body;
     assert!(page.contains("slidegate_recorded_requests_total 5\n"), "{page}");
     assert!(page.contains("slidegate_recording_drops_total 0\n"), "{page}");

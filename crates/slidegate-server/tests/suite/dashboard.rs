@@ -322,7 +322,7 @@ fn wrong_token_is_not_accepted() {
             let readonly = page.run("return document.querySelector('#editor').readOnly", &[]);
             assert_eq!(readonly, json!(token == DATA));
         }
-        // A token that the server no longer knows.
+        // A token that the server no longer accepts.
         page.run("sessionStorage.setItem('slidegate-token', 'old-token-0123456789'); location.reload()", &[]);
         page.until("it asks again", "document.querySelector('#token-dialog').open");
         assert_eq!(page.text("#token-open"), "Wrong token");
@@ -385,7 +385,7 @@ fn address_keeps_range_filters_zoom_and_rule() {
             {
                 assert!(hash.contains(part), "{part} in {hash}");
             }
-            // Links to sections keep it.
+            // Links to sections keep the hash of the URL.
             page.click("nav a[href=\"#store\"]");
             assert_eq!(page.run("return location.hash", &[]), json!(hash));
             look_at(&server, &hash, |copy| {
@@ -411,7 +411,7 @@ fn address_keeps_range_filters_zoom_and_rule() {
     });
 }
 
-/// The first event has the past, so that a page that was just opened shows it.
+/// The first event contains the history, so that a new page shows it at once.
 #[test]
 fn charts_begin_with_the_past_of_the_server() {
     let server = Server::with_rules(RULES);
@@ -422,8 +422,8 @@ fn charts_begin_with_the_past_of_the_server() {
     });
     look(&server, |page| {
         let points = "(document.querySelector('#rules tr[data-rule=\"login-per-ip\"] .spark .line-allowed')?.getAttribute('d') ?? '').split('L').length";
-        page.until("the first picture has several seconds", &format!("{points} > 3"));
-        // The range begins with the first second of the server, not a quarter of an hour ago.
+        page.until("the first chart shows several seconds", &format!("{points} > 3"));
+        // The range begins when the server started, not a quarter of an hour ago.
         let first = "Number(document.querySelector('#chart').getAttribute('aria-valuemax'))";
         page.until("the range is short", &format!("{first} > 0 && {first} < 300"));
     });
@@ -472,7 +472,7 @@ fn inspector_has_one_scale_and_shows_attempts() {
         assert!(most.as_u64() > Some(50), "{most}");
         page.picture("inspector-many");
         page.accessible("many marks");
-        // A token bucket that denies is orange, though it is not full.
+        // A token bucket that denies is orange, even if its usage is below the limit.
         let denied = server.post("/v1/acquire", r#"{"attributes":{"api":"/bucket"},"permits":3}"#);
         assert_eq!(denied.status, 429);
         page.until(
@@ -518,7 +518,7 @@ fn editor_keeps_the_text_of_its_author() {
         let text = page.run("return document.querySelector('#editor').value", &[]);
         let text = text.as_str().unwrap();
         assert!(text.starts_with("# Limits of the shop.\n") && text.contains("limit: 4"), "{text}");
-        // A page that is opened later shows it too.
+        // A page that is opened later shows the comment too.
         page.run("location.reload()", &[]);
         page.until(
             "it is read again",

@@ -41,7 +41,7 @@ fn parse_page(page: &str) -> Families {
     all
 }
 
-/// The lines of its table.
+/// Rows of the table in docs/reference/metrics.md.
 fn documented() -> Families {
     let page = include_str!("../../../../docs/reference/metrics.md");
     let rows = page.lines().filter_map(|line| line.strip_prefix("| `"));
@@ -204,7 +204,7 @@ fn follow_ups_are_counted_for_every_protocol() {
 
 const KEYS: usize = 100_000;
 
-/// Number of keys in one write, so that they are decided together.
+/// Number of keys in one write; they are decided together.
 const TOGETHER: usize = 1_000;
 
 /// The number of series does not depend on the requests of callers.

@@ -31,12 +31,12 @@ fn wrong_total_is_reported_and_repaired() {
     }
     eventually("all is well", || has_metric(&server, "slidegate_accuracy_ratio 1.0"));
     assert!(has_metric(&server, "slidegate_accuracy_wrong_keys_total 0"));
-    // The running total, which decisions go by; its fraction says how entries are read.
+    // Member `u` is the running total, which decisions use. Its fraction says how entries are read.
     let score: f64 = redis::from_redis_value(redis.run(&format!("ZSCORE {KEY} u"))).unwrap();
     redis.run(&format!("ZADD {KEY} {} u", score - 2.0));
-    eventually("it is put right", || has_metric(&server, "slidegate_accuracy_repaired_keys_total 1"));
+    eventually("the server repairs the total", || has_metric(&server, "slidegate_accuracy_repaired_keys_total 1"));
     assert!(has_metric(&server, "slidegate_accuracy_discrepancies_total{cause=\"total\"} 1"));
-    assert_eq!(used(&server), 3, "what the entries say");
+    assert_eq!(used(&server), 3, "the total is the sum of the entries");
     redis.run(&format!("PERSIST {KEY}"));
     eventually("it expires again", || {
         has_metric(&server, "slidegate_accuracy_discrepancies_total{cause=\"no-expiry\"} 1")
@@ -81,7 +81,7 @@ fn gc_runs_when_memory_gets_short() {
         quiet.post("/v1/acquire", &format!(r#"{{"attributes":{{"user":"u{n}"}},"permits":3}}"#));
     }
     quiet.post("/v1/acquire", r#"{"attributes":{"tenant":"acme"},"permits":2}"#);
-    // What was restored by hand, say, and would stay for ever.
+    // Keys without an expiry, for example after a manual restore, would stay for ever.
     for n in 0..200 {
         redis.run(&format!("PERSIST sg:{{one:user=u{n}}}"));
     }
@@ -107,5 +107,5 @@ fn gc_runs_when_memory_gets_short() {
         |name: &str| -> bool { redis::from_redis_value(redis.run(&format!("EXISTS {name}"))).unwrap() };
     assert!(there("other") && there("sg:{not-ours}"), "foreign keys are not touched");
     let acme = server.post("/v1/peek", r#"{"attributes":{"tenant":"acme"}}"#).json();
-    assert_eq!(acme["limits"][0]["used"], 2, "and what counts still does");
+    assert_eq!(acme["limits"][0]["used"], 2, "entries that count still count");
 }

@@ -18,7 +18,7 @@ pub(crate) struct Server {
     /// Address of the HTTP listener.
     pub(crate) address: String,
     pub(crate) greeting: String,
-    /// Configuration file, which stays because the server reads it again.
+    /// Configuration file. It is kept, because the server reads it again.
     config: Option<tempfile::NamedTempFile>,
 }
 
@@ -87,7 +87,7 @@ impl Server {
             .stderr(stderr);
         let mut child = command.spawn().unwrap();
         let lines = process::Lines::of(child.stdout.take().unwrap());
-        // From here on drop kills the child, also if it does not start.
+        // From here on, drop kills the child, even if the server does not start.
         let mut server =
             Server { child: Some(child), address: String::new(), greeting: String::new(), config: None };
         while !server.greeting.ends_with("ready\n") {
@@ -103,7 +103,7 @@ impl Server {
     pub(crate) fn listener_address(&self, scheme: &str) -> &str {
         let start = format!("listening on {scheme}://");
         let mut lines = self.greeting.lines();
-        lines.find_map(|line| line.strip_prefix(&start)).expect("it says where it listens")
+        lines.find_map(|line| line.strip_prefix(&start)).expect("the server prints its address")
     }
 
     /// Sends SIGTERM, as an orchestrator does.
@@ -184,7 +184,7 @@ impl Answer {
     pub(crate) fn read(mut stream: impl Read) -> Self {
         let mut bytes = Vec::new();
         if let Err(error) = stream.read_to_end(&mut bytes) {
-            // A reset after the response, because the server did not read all of a large body, loses nothing of it.
+            // A reset after the response (the server did not read all of a large body) does not lose the response.
             let text = String::from_utf8_lossy(&bytes);
             assert_ne!(error.kind(), ErrorKind::WouldBlock, "the connection is still open after {text:?}");
         }

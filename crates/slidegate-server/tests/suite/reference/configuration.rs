@@ -20,7 +20,7 @@ prints the JSON Schema for editors. This page is generated from the declarations
 A length of time is a number and a unit, such as `250ms`, `5s` or `1h 30m`. A percentage has a percent sign.
 ";
 
-/// Type of a field, for people.
+/// Readable name of a field's type.
 fn type_name(kind: &Kind) -> String {
     match kind {
         Kind::Flag => "flag".into(),
@@ -54,7 +54,7 @@ fn bounds(kind: &Kind) -> String {
     }
 }
 
-/// Value of a field that shows how it is written.
+/// Example value of a field.
 fn example(terms: &Terms, kind: &Kind, default: Option<&str>) -> String {
     let given = terms.example.or(default.filter(|default| !default.is_empty()));
     given.map_or_else(
@@ -77,7 +77,7 @@ fn example(terms: &Terms, kind: &Kind, default: Option<&str>) -> String {
     )
 }
 
-/// Sections inside of a type.
+/// Nested sections of a type.
 fn nested(kind: &Kind) -> Vec<&Description> {
     match kind {
         Kind::Section(section) => vec![section],
@@ -137,7 +137,7 @@ fn page_lists_every_field() {
     compare("docs/reference/configuration.md", &page);
 }
 
-/// Pieces of YAML and values at the edges, which no declaration contains.
+/// YAML syntax and boundary values, which no declaration contains.
 const YAML_WORDS: [&str; 20] = [
     "- {",
     "\\x0a",
@@ -198,7 +198,7 @@ fn fuzz_dictionaries_have_every_field() {
     compare("fuzz/words/config", &dictionary(&Config::describe(), &[&YAML_WORDS, &CONFIG_WORDS]));
 }
 
-/// Other fields that a field needs beside it, by its path.
+/// Other fields that a field requires, by its path.
 const COMPANIONS: [(&str, &str); 7] = [
     ("rules.burst", "algorithm: token-bucket"),
     ("rules.slices", "algorithm: time-slice"),
@@ -209,7 +209,7 @@ const COMPANIONS: [(&str, &str); 7] = [
     ("redis.tls.key", "cert: x"),
 ];
 
-/// Every example on the page is valid where it is written.
+/// Every example on the page is valid in its place.
 #[test]
 fn every_example_is_accepted() {
     let mut examples = 0;

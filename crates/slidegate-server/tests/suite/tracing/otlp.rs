@@ -97,12 +97,12 @@ fn spans_are_children_of_the_callers_span() {
     let mut stream = server.connect();
     let header = |value: &str| format!("traceparent: {value}\r\n");
     assert_eq!(post(&mut stream, "/v1/acquire", &header(&parent(1, "01")), BODY), 200);
-    // What is not right has no say; nor have two.
+    // An invalid `traceparent` is ignored, and so are two of them.
     let not_right = header(&parent(2, "01").to_uppercase().replace("00-", "xx-"));
     assert_eq!(post(&mut stream, "/v1/acquire", &not_right, BODY), 200);
     let two = header(&parent(3, "01")) + &header(&parent(4, "01"));
     assert_eq!(post(&mut stream, "/v1/acquire", &two, BODY), 429);
-    // The caller does not want it.
+    // The flag 00 means that the caller does not want this span.
     assert_eq!(post(&mut stream, "/v1/acquire", &header(&parent(5, "00")), BODY), 429);
     let by_hyper = header(&parent(6, "01")) + "upgrade: none\r\n";
     assert_eq!(post(&mut stream, "/v1/acquire", &by_hyper, BODY), 429);
@@ -110,7 +110,7 @@ fn spans_are_children_of_the_callers_span() {
     assert_eq!(post(&mut stream, "/v1/acquire/batch", &header(&parent(7, "01")), batch), 200);
     redis(server.listener_address("redis"), "SG.CHECK user dan\r\n", "\r\n");
     assert!(envoy(server.listener_address("grpc"), &["eve"], &[("traceparent", &parent(8, "01"))]));
-    assert_eq!(logged.stop(), "", "they are not logged as well");
+    assert_eq!(logged.stop(), "", "decisions that are exported are not logged too");
 
     let (resource, spans) = collector.spans();
     assert_eq!(resource["service.name"], "slidegate");
@@ -163,7 +163,7 @@ fn sampling_and_environment_variables() {
     post(&mut stream, "/v1/peek", &header, BODY);
     assert_eq!(logged.decisions().len(), 6, "all are logged");
     let (resource, spans) = collector.spans();
-    assert_eq!(spans.len(), 1, "the one whose caller wants it");
+    assert_eq!(spans.len(), 1, "only the span whose caller wants it is exported");
     assert_eq!(resource["service.name"], "gate-7");
 }
 
