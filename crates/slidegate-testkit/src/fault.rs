@@ -5,7 +5,7 @@ use std::time::Duration;
 /// Fault of the network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// Everything passes.
+    /// No fault: everything passes.
     None,
     /// Every byte is late by this time, in each direction, for any number of bytes under way.
     Delay(Duration),
@@ -13,7 +13,7 @@ pub enum Fault {
     BlackHole,
     /// Connections end with RST, new ones as soon as they are accepted.
     Reset,
-    /// A few bytes at a time, in each direction.
+    /// Only a few bytes pass at a time, in each direction.
     Drip {
         /// Bytes at a time.
         bytes: usize,

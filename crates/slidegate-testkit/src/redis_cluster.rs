@@ -36,7 +36,7 @@ impl Cluster {
     pub fn start() -> Cluster {
         let nodes: Vec<RedisServer> = (0..2 * SHARDS).map(|_| node()).collect();
         for (i, node) in nodes.iter().enumerate() {
-            // Different epochs from the start, because nodes resolve collisions slowly.
+            // Nodes get different epochs from the start, because they resolve collisions slowly.
             node.run(&format!("CLUSTER SET-CONFIG-EPOCH {}", i + 1));
             if let Some(slots) = SLOTS.get(i) {
                 node.run(&format!("CLUSTER ADDSLOTSRANGE {slots}"));
@@ -150,12 +150,12 @@ impl Cluster {
             }
             let mut migrate = redis::cmd("MIGRATE");
             migrate.arg("127.0.0.1").arg(to).arg("").arg(0).arg(5_000).arg("KEYS").arg(&batch);
-            // NOKEY if they expired meanwhile.
+            // The reply is NOKEY if the keys expired meanwhile.
             migrate.query::<String>(&mut connection).unwrap();
             moved += batch.len();
             after(Step::Moved(moved));
         }
-        // The new owner first: until the old one knows, it sends clients there.
+        // The new owner is told first: until then the old owner redirects clients to it.
         let rest = self.primaries().map(|port| self.node(port));
         let others = rest.into_iter().filter(|node| node.port != to && node.port != source.port);
         for node in [target, source].into_iter().chain(others.filter(|node| self.is_living(node))) {

@@ -108,7 +108,7 @@ fn post(stream: &mut TcpStream, path: &str, headers: &str, body: &str) -> u16 {
     head.split(' ').nth(1).unwrap().parse().unwrap()
 }
 
-/// Sends commands in one write, and reads until a reply ends with `end`.
+/// Sends commands in one write, and reads until the replies end with `last`.
 fn redis(address: &str, commands: &str, last: &str) -> String {
     let mut stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
