@@ -65,7 +65,7 @@ impl Auth {
     /// Returns the kind of a token.
     pub fn kind(&self, token: Option<&[u8]>) -> TokenKind {
         let Some(token) = token else { return TokenKind::None };
-        // Both lists are searched, whichever matches.
+        // Both lists are searched in every case, so that the time reveals nothing.
         let (client, admin) = (matches(&self.data, token), matches(&self.admin, token));
         match (bool::from(admin), bool::from(client)) {
             (true, _) => TokenKind::Admin,
@@ -80,7 +80,7 @@ impl Auth {
     }
 }
 
-/// Compares `token` with every one of `tokens`, whichever matches.
+/// Compares `token` with all `tokens`, also after a match.
 fn matches(tokens: &[Token], token: &[u8]) -> Choice {
     let Token(digest) = Token::new(token);
     tokens.iter().fold(Choice::from(0), |found, Token(known)| found | known.ct_eq(&digest))

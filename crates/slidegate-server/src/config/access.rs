@@ -5,7 +5,8 @@ use std::path::PathBuf;
 slidegate::section! {
     /// Tokens for calls and for changes. They are in separate files, so that secrets need not be beside the rules.
     pub struct AccessConfig("Access") {
-        /// File of tokens, one per line. Only clients with such a token may call the API. Any client may, unless given.
+        /// File of tokens, one per line. Only clients with such a token may call the API. Default: any client may call
+        /// the API.
         tokens_file: Option<PathBuf> { example("/etc/slidegate/tokens") },
         /// File of tokens, one per line, that allow changes of rules and counts. `SLIDEGATE_ADMIN_TOKEN` is one as well.
         admin_tokens_file: Option<PathBuf> { example("/etc/slidegate/admin-tokens") },

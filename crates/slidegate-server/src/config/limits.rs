@@ -18,7 +18,7 @@ pub struct Limits {
     pub shutdown: Duration,
     /// Upper bound on the connections of each listener. Beyond it, idle connections are closed to make room.
     pub connections: usize,
-    /// Upper bound on connections from one client address, or one /64 network of IPv6. Half of `connections`, unless given.
+    /// Upper bound on connections from one client address, or one /64 network of IPv6. Default: half of `connections`.
     pub connections_per_address: Option<usize>,
     /// Time limit for the first byte of a connection.
     pub first_byte: Duration,
@@ -59,8 +59,8 @@ slidegate::section! {
         /// Upper bound on the connections of each listener. At the bound, the oldest connection that has not sent a whole
         /// request is closed to make room for the next, or else the connections that have been idle for longest.
         connections: usize { between(1, MAX_COUNT) },
-        /// Upper bound on connections from one client address, or one /64 network of IPv6. Half of `connections`, unless
-        /// given.
+        /// Upper bound on connections from one client address, or one /64 network of IPv6. Default: half of
+        /// `connections`.
         connections_per_address: Option<usize> { between(1, MAX_COUNT).example("100") },
         /// Time limit for the first byte of a connection.
         first_byte: Duration { lasting(Micros::from_millis(10), Micros::from_secs(3_600)) },

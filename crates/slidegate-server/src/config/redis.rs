@@ -111,7 +111,7 @@ slidegate::section! {
 slidegate::section! {
     /// PEM files with certificates.
     pub(super) struct RedisTlsFiles("RedisTls") {
-        /// Certificate authorities to trust; those of the system, unless given.
+        /// Certificate authorities to trust. Default: those of the system.
         ca: Option<PathBuf> { example("/etc/redis/ca.crt") },
         /// Certificate of this client.
         cert: Option<PathBuf> { example("/etc/redis/client.crt") },

@@ -216,7 +216,7 @@ impl Rule {
         Ok(self)
     }
 
-    /// Lets the limit, and those of its overrides, follow the load. It takes an
+    /// Lets the limit, and those of its overrides, follow the load. Needs an
     /// [`AdaptiveController`](crate::AdaptiveController). Not with a [lease](Rule::lease).
     pub fn adaptive(mut self, terms: Adaptive) -> Result<Self, Error> {
         ensure!(self.lease.is_none(), "{LEASE_WITH_ADAPTIVE}");

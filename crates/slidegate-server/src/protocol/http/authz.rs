@@ -15,7 +15,7 @@ impl ConnectionHandler {
     /// Checks that a request may be answered. `endpoint` is `None` for an unknown path.
     pub(super) fn authorize(&self, endpoint: Option<Endpoint>, headers: &HeaderMap) -> Result<(), ApiError> {
         if headers.get_all(header::AUTHORIZATION).iter().nth(1).is_some() {
-            // Proxies in between could each use a different one.
+            // Two proxies on the way could each use a different header.
             let message = "`authorization` is given twice: send one header";
             return Err(ApiError::new(Code::InvalidRequest, message));
         }

@@ -157,8 +157,8 @@ impl<C: Clock> MemoryStore<C> {
     /// While no decision runs, the figures are exact. Otherwise they are not those of one instant:
     ///
     /// - `keys`, `evicted` and `swept` of one shard are those of one instant, which differs from shard to shard.
-    /// - `events` and the logs in `bytes` count each key as it was when it was visited. A key that is held from beginning
-    ///   to end counts once; one that comes or goes meanwhile may or may not count.
+    /// - `events` and the logs in `bytes` count each key as it was when it was visited. A key that exists during the
+    ///   whole call counts once; a key that is added or removed meanwhile may or may not count.
     /// - If the table of one shard is reorganised more than eight times during one call, some of its keys may count
     ///   twice or not at all.
     pub fn stats(&self) -> MemoryStats {
@@ -183,7 +183,7 @@ impl<C: Clock> Store for MemoryStore<C> {
         Ok(self.inner.settle(settlements))
     }
 
-    /// For a key in a shared counter it returns everything in that counter, also what other keys have used.
+    /// For a key in a shared counter it returns everything in that counter, also the permits of other keys.
     async fn inspect(&self, key: &Key) -> Result<Option<Inspection>, Error> {
         Ok(self.inner.inspect(key))
     }

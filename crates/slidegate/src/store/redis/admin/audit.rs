@@ -23,8 +23,8 @@ impl RedisStore {
     /// be counted again: only their expiry and their quota tag are checked. If a rule has changed its encoding and
     /// both counts are still stored, both are checked; the numbers are those of the one that counts.
     ///
-    /// The audit takes a script, also where decisions are made by transactions, and reads the whole key: Redis is
-    /// blocked for about three milliseconds per thousand entries.
+    /// The audit runs a script, also if decisions use transactions, and reads the whole key: Redis is blocked for about
+    /// three milliseconds per thousand entries.
     pub async fn audit(&self, key: &Key, limit: Option<u64>, repair: bool) -> Result<Option<Audit>, Error> {
         let Inner { topology, names, expiry, .. } = &*self.inner;
         let mut arguments = Arguments::for_key(key, names, *expiry);

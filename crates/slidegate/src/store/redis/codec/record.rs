@@ -163,7 +163,7 @@ records! {
     /// Reply to a run of which every request is granted, at the instant of the call and as its first admissions.
     GrantedRun { used: u64 }
 
-    /// Reply to a run; `lower_bound` says that the wait is one.
+    /// Reply to a run; `lower_bound` is true if the wait is a lower bound.
     RunReply {
         granted: u64, used: u64, retry_after: Micros, reset_after: Micros, recorded_at: Micros, first_seq: u64,
         lower_bound: bool,

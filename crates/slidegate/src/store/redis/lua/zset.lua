@@ -91,7 +91,7 @@ do
       s.gone = sum_costs(names, 1, n, 1)
       return
     end
-    -- Without the last instant, which may have more entries.
+    -- The last instant is left out, because it may have more entries.
     local last = most
     while last > 1 and string.match(names[last], '^%x+') == string.match(names[most], '^%x+') do last = last - 1 end
     s.used, s.last = s.used - sum_costs(names, 1, last, 1), s.at
