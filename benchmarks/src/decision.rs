@@ -36,7 +36,7 @@ const ROUND: Duration = Duration::from_millis(60);
 /// milliseconds at full speed are about a hundred events for each of a thousand keys, as under a usual limit. (With a
 /// million keys each window is empty.) Longer windows are measured separately.
 const USUAL_WINDOW: Duration = Duration::from_millis(10);
-/// Decisions between two looks at the clock.
+/// Decisions between two readings of the clock.
 const CHUNK: usize = 256;
 
 /// Prints all tables.
@@ -80,10 +80,10 @@ struct Contenders {
 }
 
 impl Contenders {
-    /// `ours` is the window that we admit in.
+    /// `ours` is the window of Slidegate.
     fn new(keys: usize, admit: bool, ours: Duration) -> Self {
         let names: Vec<String> = (0..keys).map(name).collect();
-        // Admit: the limit is out of reach. Deny: one an hour.
+        // For `admit`, the limit is never reached. For `deny`, it is one an hour.
         let (limit, window) = if admit { (1_000_000_000, 1) } else { (1, 3600) };
         let burst = NonZeroU32::new(limit).unwrap();
         let governor = if admit { GovernorQuota::per_second(burst) } else { GovernorQuota::per_hour(burst) };
@@ -126,7 +126,7 @@ impl Contenders {
         matches!(self.limitador.check_and_update(counters, 1).unwrap(), Authorization::Ok)
     }
 
-    /// Median nanoseconds a decision of each, taking turns.
+    /// Returns the median nanoseconds per decision of each contender. They take turns.
     fn race(&self, threads: usize) -> [f64; 3] {
         let mut times: [Vec<f64>; 3] = Default::default();
         for _ in 0..ROUNDS {
@@ -295,7 +295,7 @@ fn name(i: usize) -> String {
     format!("user{i}")
 }
 
-/// Every key once, in an order that no prefetcher guesses.
+/// Returns every key once, in an order that a prefetcher cannot predict.
 fn shuffled(keys: usize) -> Vec<u32> {
     let mut order: Vec<u32> = (0..keys as u32).collect();
     let mut random = 0x9E37_79B9_7F4A_7C15u64;
@@ -318,7 +318,7 @@ fn ready<T>(future: impl Future<Output = T>) -> T {
 }
 
 static ALLOCATED: AtomicUsize = AtomicUsize::new(0);
-/// Off while time is measured, so that counting slows nobody who allocates.
+/// Counting is off while time is measured, so that it slows no contender.
 static COUNTING: AtomicBool = AtomicBool::new(false);
 
 struct Counting;

@@ -115,8 +115,9 @@ impl Contender {
     async fn decide(&self, key: &Key, quota: &Quota, cost: u64) -> usize {
         match self {
             Contender::Seed { connection, digest } => {
-                // This script takes the time of the client. In microseconds, because two requests of one millisecond would
-                // count once; and relative to a recent day, because `..` would otherwise print both alike.
+                // This script takes the time of the client. The time is in microseconds, because two requests of one
+                // millisecond would count once. It is relative to a recent day, because `..` would otherwise print two
+                // different times alike.
                 let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_micros() as u64
                     - 1_790_000_000_000_000;
                 let mut command = redis::cmd("EVALSHA");

@@ -106,7 +106,7 @@ fn by_key(charts: &mut Vec<ReportChart>, rule: &RuleReport) -> Result<(), String
         .collect();
     let keys = chart::bars(&rows, ("denied", "requests"))?;
     add(charts, &rule_heading(rule), &rule.rule, "keys", "Most denied keys", keys);
-    // More than nine labels have no room for both bounds.
+    // With more than nine labels there is no room for both bounds.
     let narrow = rule.denials.len() > 9;
     let columns: Vec<_> = rule
         .denials
