@@ -12,7 +12,7 @@ use slidegate::{Algorithm, Decision, Key, Micros, Mode, Quota, Request, Rules};
 use crate::scenario::Scenario;
 use crate::stats::{KeyHasher, Stats};
 
-/// Maximum number of keys with counts of their own: as many as a server counts.
+/// Maximum number of keys with their own counts: as many as a server counts.
 pub(crate) const MAX_KEYS: usize = slidegate::bounds::DEFAULT_MAX_KEYS;
 
 /// Algorithm that replaces the algorithms of the rules, by its name. Its parameter (burst or slices) is taken from the
@@ -40,7 +40,7 @@ impl ValueEnum for AlgorithmChoice {
     }
 }
 
-/// Algorithms that count over time: all but those of held permits.
+/// Algorithms that count over time: all except `concurrency`.
 fn over_time(limit: u64) -> impl Iterator<Item = Algorithm> {
     Algorithm::all(limit).into_iter().filter(|algorithm| !algorithm.is_held())
 }

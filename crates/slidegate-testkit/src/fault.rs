@@ -27,6 +27,7 @@ pub enum Fault {
     /// The server receives this number of further bytes over all connections. Then the proxy closes the connection of the
     /// last byte: complete commands are executed, and no reply follows. After one cut the fault is `None`.
     CutAfterBytes(u64),
-    /// As `CutAfterBytes`, counted in whole commands, including those of the handshake. Not for TLS, which hides commands.
+    /// Like `CutAfterBytes`, but the number is of whole commands, including the handshake. It does not work with TLS,
+    /// which hides commands.
     CutAfterCommands(u64),
 }

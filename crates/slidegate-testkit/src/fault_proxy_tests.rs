@@ -236,7 +236,7 @@ async fn retarget_applies_to_new_connections() {
     second.kill();
     assert!(redis::cmd("PING").exec_async(&mut new).await.is_err());
     let mut nobody = connect(&proxy);
-    assert_eq!(nobody.read(&mut [0]).unwrap(), 0, "closed: there is nobody behind");
+    assert_eq!(nobody.read(&mut [0]).unwrap(), 0, "closed: no server listens behind the proxy");
     second.restart();
     assert_eq!(ping(&mut connect(&proxy)).unwrap(), PONG);
 }

@@ -2,7 +2,7 @@
 //!
 //! `cargo bench -p slidegate --bench redis [-- seconds [events…]]` prints a table. Contenders take turns, round after round,
 //! because the speed of a machine drifts. A figure is the median of its rounds; a ratio is the median of the ratios within a
-//! round. Every key stays at its number of events: as one is admitted, one leaves.
+//! round. The number of events per key stays constant: one leaves for each that is admitted.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::print_stdout)]
 #![expect(clippy::disallowed_methods, reason = "it measures")]
 

@@ -20,7 +20,7 @@ slidegate::section! {
         certificate: PathBuf { required().example("/etc/slidegate/tls.crt") },
         /// Private key of the certificate.
         key: PathBuf { required().example("/etc/slidegate/tls.key") },
-        /// Certificates of the authorities that must have signed those of clients. Without it, clients need no
+        /// Certificates of the authorities that sign the certificates of clients. Without this field, clients need no
         /// certificate.
         client_ca: Option<PathBuf> { example("/etc/slidegate/ca.crt") },
     }

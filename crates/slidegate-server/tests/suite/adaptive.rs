@@ -39,7 +39,7 @@ fn effective_limit(server: &Server) -> String {
 
 /// Reports to one node until all nodes have the factor.
 fn until(servers: &[Server], latency: u64, there: impl Fn(f64) -> bool) {
-    eventually("all have the factor", || {
+    eventually("all nodes have the factor", || {
         report(&servers[0], latency);
         servers.iter().all(|server| there(factor(server)))
     });

@@ -42,7 +42,7 @@ fn changes_need_a_token() {
     }
     for server in [&closed, &guarded] {
         assert_eq!(server.get("/v1/rules").json()["rules"][0]["name"], "one");
-        assert_eq!(server.post("/v1/acquire", BODY).status, 200, "acquire needs none");
+        assert_eq!(server.post("/v1/acquire", BODY).status, 200, "acquire needs no token");
     }
 }
 
@@ -177,7 +177,7 @@ fn admin_listener_is_separate() {
     assert_eq!(
         with_token(&server, "PUT", "/v1/rules", ADMIN, &three).status,
         403,
-        "and not at the other listener"
+        "changes are not accepted at the other listener"
     );
 }
 
@@ -210,7 +210,7 @@ fn tokens_are_read_from_files_and_never_printed() {
     let shown = with_token(&server, "GET", "/v1/rules", DATA, "").body;
     let _ = child.kill();
     let output = process::finish(child, "the server");
-    while let Some(line) = stdout.next("the end of what the server prints") {
+    while let Some(line) = stdout.next("the end of the server's output") {
         printed += &(line + "\n");
     }
     printed += &format!("{}{shown}", String::from_utf8_lossy(&output.stderr));

@@ -224,7 +224,7 @@ fn interrupted_run_reports_its_results() {
     let bench =
         ["--url", &stub.url, "--duration", "1h", "--timeout", "1h", "--warm-up", "0s", "--callers", "5"];
     let child = start(&[&bench[..], &["--json"]].concat());
-    eventually("five wait for the server that hangs", || stub.seen() == 105);
+    eventually("five requests wait for the server that hangs", || stub.seen() == 105);
     let interrupted = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
     assert!(interrupted.success());
     let figures = figures(&process::finish(child, "slidegate bench after SIGINT"));

@@ -81,7 +81,7 @@ fn decisions_continue_while_a_certificate_is_read() {
         let answer = post(dir.path());
         assert!(answer.contains(&format!(r#""used":{used},"#)), "{used}: {answer:?}");
     }
-    assert_eq!(post(other.path()), "", "the certificate is the one from before");
+    assert_eq!(post(other.path()), "", "the old certificate is still served");
     std::fs::copy(other.path().join("server.key"), path("server.key")).unwrap();
     unblock(&path("server.pem"), pipe, &std::fs::read(other.path().join("server.pem")).unwrap());
     eventually("the next certificate is served", || post(other.path()).contains(r#""allowed":true"#));

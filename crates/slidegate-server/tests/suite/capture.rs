@@ -129,7 +129,7 @@ fn recording_survives_a_killed_server() {
         let _ = flate2::read::GzDecoder::new(File::open(&path).unwrap()).read_to_end(&mut text);
         text.split(|byte| *byte == b'\n').count() - 1
     };
-    eventually("all of it is in the file", || readable() == 50);
+    eventually("all requests are in the file", || readable() == 50);
     server.signal("KILL");
     server.wait();
     assert_eq!(readable(), 50);
@@ -204,7 +204,7 @@ fn recording_stops_at_its_size_or_duration() {
         let file = path.to_str().unwrap();
         let arguments = [&["--record", file], &flags[..]].concat();
         let server = Server::logging_to(&File::create(&log).unwrap(), &[], RULES, &arguments);
-        eventually("it is over", || {
+        eventually("the recording has ended", || {
             login(&server, "1");
             fs::read_to_string(&log).unwrap().contains(why)
         });
@@ -326,7 +326,9 @@ fn recording_can_be_streamed() {
     };
     assert_eq!(users(&small.rest()), ["0", "1"], "a third line would exceed `max_bytes`");
     assert_eq!(users(&stream.rest()), ["0", "1", "2"]);
-    eventually("both recordings have ended", || server.get("/metrics").body.contains("slidegate_recordings 0\n"));
+    eventually("both recordings have ended", || {
+        server.get("/metrics").body.contains("slidegate_recordings 0\n")
+    });
     let page = server.get("/metrics").body;
     assert!(page.contains("slidegate_recorded_requests_total 5\n"), "{page}");
     assert!(page.contains("slidegate_recording_drops_total 0\n"), "{page}");

@@ -1,4 +1,4 @@
-//! Tests `/v1/authorize`: the client that a proxy asks about, and the proxies that are trusted.
+//! Tests `/v1/authorize`: the client in a request of a proxy, and the trusted proxies.
 
 use std::process::Command;
 
@@ -162,7 +162,7 @@ fn attributes_are_read_from_headers() {
             "{}",
             denied.head
         );
-        assert!(!denied.body.contains("user"), "clients see nothing of keys: {}", denied.body);
+        assert!(!denied.body.contains("user"), "the response must not contain keys: {}", denied.body);
     }
     // The proxy may choose another status, and the older headers.
     let headers = [("x-forwarded-host", "shop.example"), ("x-user", "alice")];

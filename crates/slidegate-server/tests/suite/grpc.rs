@@ -154,7 +154,7 @@ fn statuses_and_headers() {
     assert!(waits().contains(&wait.try_into().unwrap()), "{wait}");
     assert_eq!(header(&response, "retry-after"), Some(wait.to_string().as_str()));
 
-    // Not one of Envoy's units.
+    // This window is not one of Envoy's units.
     let response = client.call(rate_limit_request("shop", &[&[("item", "7")]])).unwrap();
     assert_eq!(status_fields(&response.statuses[0]), (OK, "item", 3, Unit::Unknown as i32, 2, 90));
 }
@@ -569,7 +569,10 @@ fn health_watches_are_bounded() {
     let mut watched: Vec<_> = (0..8).map(|_| watch(&one).unwrap()).collect();
     assert!(exhausted(&one).contains("grpc-streams-per-connection"), "one connection may have eight watches");
     watched.extend([watch(&other).unwrap(), watch(&other).unwrap()]);
-    assert!(exhausted(&other).ends_with("listen.limits.grpc-streams"), "all connections together may have ten watches");
+    assert!(
+        exhausted(&other).ends_with("listen.limits.grpc-streams"),
+        "all connections together may have ten watches"
+    );
     // A health check and a decision do not count as streams.
     assert_eq!(one.health("").unwrap(), 1);
     // A watch that ends makes room, both on its connection and in total.

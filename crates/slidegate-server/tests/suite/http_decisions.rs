@@ -99,7 +99,7 @@ fn second_settlement_returns_already() {
     assert_eq!(settle(0), json!({ "settled": "already" }));
     assert_eq!(server.post("/v1/peek", &chat(0)).json()["limits"][0]["used"], 1_234);
     let unknown = r#"{"reservation":"1.2.3.1.k","permits":0}"#;
-    assert_eq!(server.post("/v1/settle", unknown).status, 400, "it is not signed");
+    assert_eq!(server.post("/v1/settle", unknown).status, 400, "the reservation is not signed");
 }
 
 #[test]

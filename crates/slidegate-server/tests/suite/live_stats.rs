@@ -56,7 +56,9 @@ fn stream_reports_every_second() {
         login(&server, "1.2.3.4");
     }
     // A second is reported when it is over.
-    eventually("the second of both is over", || sum(&Events::of(&server).next("history"), "allowed") == 2);
+    eventually("the second of both requests is over", || {
+        sum(&Events::of(&server).next("history"), "allowed") == 2
+    });
     let mut events = Events::of(&server);
     let history = events.next("history");
     assert_eq!(

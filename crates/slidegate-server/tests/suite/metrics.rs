@@ -88,7 +88,7 @@ fn metrics_page_matches_its_documentation() {
         assert_eq!(documented.get(name), Some(description), "{name} in docs/reference/metrics.md");
     }
     let gone: Vec<&String> = documented.keys().filter(|name| !all.contains_key(*name)).collect();
-    assert!(gone.is_empty(), "there is no {gone:?}");
+    assert!(gone.is_empty(), "{gone:?} is not a metric");
 }
 
 /// Returns the value of the series with all of these labels.

@@ -48,14 +48,22 @@ fn schemathesis(server: &Server, settings: &str) {
 fn responses_match_the_description_without_token() {
     let server = Server::with_env(&[("SLIDEGATE_ADMIN_TOKEN", ADMIN)], DEMO, &[]);
     schemathesis(&server, "");
-    assert_eq!(server.get("/v1/rules").json()["edition"]["version"], 1, "without a token the rules cannot be changed");
+    assert_eq!(
+        server.get("/v1/rules").json()["edition"]["version"],
+        1,
+        "without a token the rules cannot be changed"
+    );
 }
 
 #[test]
 fn responses_match_the_description_with_token() {
     let server = Server::with_env(&[("SLIDEGATE_ADMIN_TOKEN", ADMIN)], DEMO, &[]);
     schemathesis(&server, &format!("[auth.openapi.token]\nbearer = \"{ADMIN}\"\n"));
-    assert_ne!(server.get("/v1/rules").json()["edition"]["version"], 1, "schemathesis has replaced the rules");
+    assert_ne!(
+        server.get("/v1/rules").json()["edition"]["version"],
+        1,
+        "schemathesis has replaced the rules"
+    );
 }
 
 /// Both HTTP listeners serve the description to clients with the token.

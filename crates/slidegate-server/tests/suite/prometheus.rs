@@ -137,7 +137,7 @@ fn redis_alert_fires_until_redis_is_back() {
     let up = || {
         prometheus.json("/api/v1/query?query=slidegate_redis_direct")["data"]["result"][0]["value"][1] == "1"
     };
-    eventually("it is scraped", up);
+    eventually("the server is scraped", up);
     assert!(!prometheus.fires("SlidegateRedisAway"));
     redis.kill();
     eventually("the alert fires", || acquire() > 0 && prometheus.fires("SlidegateRedisAway"));

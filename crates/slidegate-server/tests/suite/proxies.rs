@@ -277,7 +277,7 @@ fn nginx_with_large_headers() {
     }
 }
 
-/// Starts Traefik with a dynamic configuration. `fixed` is the static one.
+/// Starts Traefik with a dynamic configuration. `fixed` is the static configuration.
 fn start_traefik(fixed: &str, dynamic: &str, slidegate: &str, upstream: &Upstream) -> Proxy {
     let proxy = Proxy::start(|folder, port| {
         let authorize = format!("127.0.0.1:{}", lasting_port());

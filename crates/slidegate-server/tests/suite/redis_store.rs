@@ -103,7 +103,7 @@ fn nodes_restore_a_lost_reservation_key() {
     eventually("the node stores its key", has_key);
     assert_eq!(settle(&early, &alone), 200, "the node still accepts its earlier signatures");
     let late = with_store(&url, "");
-    eventually("both decide by Redis", || {
+    eventually("both nodes decide by Redis", || {
         [&early, &late].iter().all(|server| server.get("/readyz").json()["ready"] == true)
     });
     let (from_early, from_late) = (acquire(&early, "bob"), acquire(&late, "carol"));
@@ -153,7 +153,7 @@ fn server_starts_without_redis() {
     assert!(!format!("{}{reason}{}", server.greeting, answer.json()).contains("hush"));
     assert_eq!(server.get("/healthz").status, 200);
     let _redis = RedisServer::at_with(Flavour::Redis7, port, &["--requirepass", "hush"]);
-    eventually("it is ready", || server.get("/readyz").status == 200);
+    eventually("the server is ready", || server.get("/readyz").status == 200);
     // Admissions from before the start of Redis are counted.
     eventually("Redis counts the admissions made without it", || {
         let peek = server.post("/v1/peek", r#"{"attributes":{"user":"alice"}}"#).json();
@@ -213,7 +213,7 @@ fn nodes_know_the_number_of_members() {
     let failover = "guard: { heartbeat: 100ms, deadline: 20s }";
     let one = with_store(&redis.url(), failover);
     let nodes = |n: u64| {
-        eventually(&format!("it knows {n} nodes"), || {
+        eventually(&format!("the node knows {n} nodes"), || {
             one.get("/v1/store").json()["servers"][0]["nodes"] == n
         });
     };

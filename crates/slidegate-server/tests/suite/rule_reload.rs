@@ -42,7 +42,9 @@ fn write_and_wait(server: &Server, file: &Path, text: &str) {
     fs::write(file, "rules: [{ name: one, limit: zero }]").unwrap();
     until_failure(server, "limit");
     fs::write(file, text).unwrap();
-    eventually("the mistake is no longer reported", || server.get("/v1/rules").json()["edition"]["failure"].is_null());
+    eventually("the mistake is no longer reported", || {
+        server.get("/v1/rules").json()["edition"]["failure"].is_null()
+    });
 }
 
 fn serve(path: &Path) -> Server {

@@ -59,7 +59,7 @@ impl Server {
 
     /// Returns the path of the configuration file.
     pub(crate) fn config(&self) -> &Path {
-        self.config.as_ref().expect("it has one").path()
+        self.config.as_ref().expect("the server has a configuration file").path()
     }
 
     /// Returns a client of a server that already runs, by the address of its HTTP listener.
@@ -112,7 +112,7 @@ impl Server {
     }
 
     pub(crate) fn signal(&self, name: &str) {
-        let child = self.child.as_ref().expect("it was started here");
+        let child = self.child.as_ref().expect("the server was started here");
         let exit_status =
             Command::new("kill").args(["-s", name]).arg(child.id().to_string()).status().unwrap();
         assert!(exit_status.success());
@@ -120,7 +120,7 @@ impl Server {
 
     /// Returns the resident memory in bytes.
     pub(crate) fn resident(&self) -> u64 {
-        let child = self.child.as_ref().expect("it was started here");
+        let child = self.child.as_ref().expect("the server was started here");
         let status = std::fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap();
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
         line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10
@@ -128,7 +128,7 @@ impl Server {
 
     /// Waits until the process has exited.
     pub(crate) fn wait(&mut self) -> std::process::ExitStatus {
-        process::exit(self.child.as_mut().expect("it was started here"), "the server")
+        process::exit(self.child.as_mut().expect("the server was started here"), "the server")
     }
 
     pub(crate) fn post(&self, path: &str, body: &str) -> Answer {

@@ -108,7 +108,7 @@ fn impossible_stream_id_is_skipped() {
         let late = Server::logging_to(log.as_file(), &[], &config(&redis), &[]);
         eventually("the late node has the rules", || limit(&late) == limit(&server));
         assert_eq!(version(&late), before);
-        eventually("it is logged", || {
+        eventually("the skipped entry is logged", || {
             std::fs::read_to_string(log.path())
                 .unwrap()
                 .contains(&format!("the id {id}, which no clock produces"))

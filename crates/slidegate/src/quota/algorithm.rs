@@ -1,8 +1,8 @@
 //! Registry of the algorithms.
 //!
-//! An algorithm is a variant of [`Algorithm`], a place in [`Algorithm::all`] and a row of [`Properties`]. Other modules ask for
-//! its properties by name and do not match on the variants. The counters are in the module `algorithm`, and their scripts for
-//! Redis in `store/redis/lua`.
+//! An algorithm is a variant of [`Algorithm`], a place in [`Algorithm::all`] and a row of [`Properties`]. Other modules
+//! use these properties and do not match on the variants. The counters are in the module `algorithm`, and their scripts
+//! for Redis in `store/redis/lua`.
 
 /// Algorithm that counts a quota.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]

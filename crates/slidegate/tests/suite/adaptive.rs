@@ -285,9 +285,9 @@ async fn all_nodes_agree_on_one_factor() {
         }
     };
     steps(&mut nodes, &[9_000, 8_500, 6_000]).await;
-    assert_eq!(factors(&nodes), [8_000; 3], "two of three are busy");
+    assert_eq!(factors(&nodes), [8_000; 3], "two of three nodes are busy");
     steps(&mut nodes, &[6_000, 9_000, 6_000]).await;
-    assert_eq!(factors(&nodes), [10_000; 3], "one of three is busy");
+    assert_eq!(factors(&nodes), [10_000; 3], "one of three nodes is busy");
     // The node that dies was idle. With it the median would be 70 %; without it the median is 82.5 %, which
     // is busy.
     drop(nodes.remove(0));

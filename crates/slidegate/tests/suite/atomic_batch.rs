@@ -173,7 +173,9 @@ async fn replay(store: impl Store, window: &str, seed: u64, calls: usize, passes
         let mut shown: HashMap<String, (Outcome, u64)> = HashMap::new();
         for (decision, (_, _, permits)) in decisions.iter().zip(&requests) {
             assert_eq!(decision.at(), verdicts.at);
-            let [limit] = decision.limits().collect::<Vec<_>>()[..] else { panic!("each request is checked against one limit") };
+            let [limit] = decision.limits().collect::<Vec<_>>()[..] else {
+                panic!("each request is checked against one limit")
+            };
             let key = limit.key().as_str().to_owned();
             *costs.entry(key.clone()).or_default() += permits;
             let result = (limit.outcome(), limit.used());

@@ -120,7 +120,8 @@ async fn found_and_repaired(bench: &mut Bench, expected: &[&str], spoil: impl Fn
     assert!(is_well(&last), "{what}: {last:?}");
 }
 
-/// A server whose clock is moved by hand: each admission has an instant of its own, and a test ends a window by moving the clock.
+/// A server with a clock that a test moves: each admission has its own instant, and a test ends a window by moving the
+/// clock.
 struct Stopped {
     time: FakeTime,
     server: RedisServer,

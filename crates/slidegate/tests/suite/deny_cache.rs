@@ -210,7 +210,7 @@ fn denial(seconds: u64) -> Checks {
     Checks::one(Check::new(Key::new("k", [("n", seconds.to_string().as_str())]), quota, 1)).unwrap()
 }
 
-/// A cache with four places, compared with a list: a new denial replaces the denial that ends first.
+/// A cache with four slots, compared with a list: a new denial replaces the denial that ends first.
 #[tokio::test]
 async fn full_cache_evicts_the_denial_that_ends_first() {
     let clock = ManualClock::at(Micros::from_secs(1_000));

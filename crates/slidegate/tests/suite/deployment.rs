@@ -1,5 +1,5 @@
 //! Helper: several nodes on the same servers, their callers, and the answers that the callers got.
-#![allow(dead_code, reason = "shared by tests that each use some of it")]
+#![allow(dead_code, reason = "tests share this module, and each uses a part of it")]
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -288,7 +288,7 @@ pub(crate) fn micros(d: Duration) -> u64 {
     Micros::from(d).get()
 }
 
-/// Waits until `holds` returns true, while the runtime goes on. Panics with `what` if it does not within a minute.
+/// Waits until `holds` returns true, while other tasks run. Panics with `what` if it does not within a minute.
 #[expect(clippy::disallowed_methods, reason = "the limit is on real time")]
 pub(crate) async fn soon(what: &str, mut holds: impl FnMut() -> bool) {
     let begun = std::time::Instant::now();

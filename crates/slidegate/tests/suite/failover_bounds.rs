@@ -140,7 +140,11 @@ async fn full_journal_is_over_by_its_dropped_entries() {
     assert_eq!(dropped, 20);
     blocking(&server, RedisServer::kill).await;
     given_up(&failover, 1).await;
-    assert_eq!(admit(&failover, 10, Source::Local).await, 0, "admissions that do not fit into the journal are denied");
+    assert_eq!(
+        admit(&failover, 10, Source::Local).await,
+        0,
+        "admissions that do not fit into the journal are denied"
+    );
     blocking(&server, RedisServer::restart).await;
     back(&failover, 1).await;
     assert_eq!(50 + admit(&failover, 2 * LIMIT, Source::Store).await, LIMIT + dropped);

@@ -242,7 +242,7 @@ async fn share_grows_when_a_node_leaves() {
     let left = clock.now().get();
     other.leave().await;
     drop(other);
-    soon("one is alone", || nodes(&one) == 1).await;
+    soon("the first node is alone", || nodes(&one) == 1).await;
     eprintln!(
         "a node left, and the other knew {} later, with a heartbeat of 100 ms",
         Micros::new(clock.now().get() - left)

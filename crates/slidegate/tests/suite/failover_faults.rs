@@ -31,7 +31,7 @@ fn resident() -> u64 {
     pages.split(' ').nth(1).unwrap().parse::<u64>().unwrap() * 4_096
 }
 
-/// Runs in a process of its own, so that its memory is only that of the failover store and its callers.
+/// Runs in a separate process, so that only the failover store and its callers use its memory.
 #[test]
 fn network_faults_stay_bounded() {
     let status = Command::new(std::env::current_exe().unwrap())

@@ -1,7 +1,7 @@
 //! Tests a primary that dies with writes that its replica never had, and the replica that takes over.
 //!
-//! The replica is stopped and its link is cut before the last writes, so that they are lost for certain, and then
-//! goes on without them. `FAILOVER_PROMOTIONS` does it more often.
+//! The replica is stopped and its link is cut before the last writes, so that these writes are certainly lost. Then the
+//! replica continues without them. `FAILOVER_PROMOTIONS` does it more often.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::deployment::{CallRecord, Deployment, LONG, LONG_CLOSED, ms, name, quo
 use crate::failover_kills::{first_by_store, number};
 use crate::fault_bounds::{self, Outage};
 
-/// Primary and replica: those of a shard, or the only ones. Nodes are identified by their ports.
+/// A primary and its replica: of one shard, or the only two servers. Nodes are identified by their ports.
 trait Pair: Send + Sync + 'static {
     fn redis(&self) -> RedisOptions;
     /// Port of the primary that counts a key.

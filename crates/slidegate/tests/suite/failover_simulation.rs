@@ -199,7 +199,10 @@ impl Cluster {
         let mut calls = std::mem::take(&mut *self.calls.lock());
         calls.sort_by_key(|call| call.answered);
         let last: Vec<CallRecord> = calls.iter().filter(|call| call.started > since).copied().collect();
-        assert!(last.iter().all(|call| call.source == Source::Store), "not all by the server after recovery");
+        assert!(
+            last.iter().all(|call| call.source == Source::Store),
+            "the server must decide all calls after recovery"
+        );
         let most = peak(&last, self.key, quota(self.key).window().get(), |call| call.at);
         let unused = if self.key == 1 { 2 } else { 0 };
         let limit = quota(self.key).capacity();

@@ -141,7 +141,8 @@ async fn intact_state_is_not_written_twice() {
     comes_back("kept", RedisServer::with(Flavour::Redis7, &keeps, &[])).await;
 }
 
-/// Each slice is a sum of its own: what two nodes admitted in it is written back, also if every slice has the same sum.
+/// Each slice has its own sum: the admissions of two nodes in it are written back, even if every slice has the same
+/// sum.
 #[tokio::test]
 async fn equal_slices_of_two_nodes_are_written_back() {
     let server = Arc::new(RedisServer::start(Flavour::Redis7));

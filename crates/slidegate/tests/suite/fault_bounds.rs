@@ -22,7 +22,7 @@ pub(crate) struct Outage {
     /// Time from which the server could be reached again.
     pub back: u64,
     /// True if all nodes had given the server up at that moment, and none has more callers than calls in flight. Then
-    /// they return together. A server that is only slow answers now and then.
+    /// they return together. A slow server answers some calls.
     pub given_up: bool,
 }
 
@@ -47,7 +47,7 @@ struct Admission {
 
 /// One outage, as far as it concerns one key.
 struct Episode {
-    /// The last time that the server decided on the key before it was gone.
+    /// Time of the last decision of the server on the key before the outage.
     went: u64,
     /// Time until which each node certainly decided alone.
     ends: Vec<u64>,

@@ -156,7 +156,11 @@ async fn the_life_of_a_permit<S: Store>(store: &S, clock: &impl Moves) {
     assert_ne!(again, first);
     assert_eq!(used().await, 2);
     assert_eq!(correct(again, Correction::Cost(0)).await, Settled::Done);
-    assert_eq!(correct(again, Correction::Extend).await, Settled::Already, "a returned permit cannot be extended");
+    assert_eq!(
+        correct(again, Correction::Extend).await,
+        Settled::Already,
+        "a returned permit cannot be extended"
+    );
 
     // A false cost in an entry changes nothing, and an entry that was never admitted is not extended.
     clock.move_to(1_032 * SECOND);

@@ -174,7 +174,10 @@ fn key_flood_is_never_admitted_over_its_limits() {
             OnFull::Share => assert!(stats.shared > 0 && stats.shared_counters > 0, "{stats:?}"),
             OnFull::Deny => assert!(stats.denied_full > 0 && stats.shared == 0, "{stats:?}"),
             OnFull::Evict => {
-                assert!(flood.over > 0 && stats.evicted > 0, "the test detects that this policy forgets keys");
+                assert!(
+                    flood.over > 0 && stats.evicted > 0,
+                    "the test detects that this policy forgets keys"
+                );
                 continue;
             }
         }
@@ -379,7 +382,7 @@ fn settlement_refunds_only_its_own_admission() {
     let quota = Quota::per_minute(10).unwrap();
     let (first, second) = neighbours(&store, "k", quota);
     let (a, b) = (one(&store, &first, quota, 3), one(&store, &second, quota, 4));
-    assert_eq!(b.used, 7, "both are counted in one counter");
+    assert_eq!(b.used, 7, "one counter counts both keys");
     clock.advance(Micros::from_secs(1));
     assert_eq!(settle(&store, &first, a.entry, Correction::Cost(0)), Settled::Done);
     assert_eq!(settle(&store, &first, a.entry, Correction::Cost(0)), Settled::Already);
@@ -459,14 +462,14 @@ fn full_store_denies_new_keys_until_there_is_room() {
     assert!(denied.retry_after > Micros::ZERO && denied.retry_after <= Micros::from_secs(1));
     let peek = Checks::one(Check::new(new.clone(), hour, 1)).unwrap().peek();
     assert_eq!(admit(&store, &peek).verdicts[0].outcome, Outcome::Denied);
-    assert_eq!(one(&store, &new, hour, 0).used, 0, "a request for nothing needs no room");
+    assert_eq!(one(&store, &new, hour, 0).used, 0, "a request for 0 permits needs no room");
     assert_eq!(one(&store, &new, hour, 6).outcome, Outcome::Impossible);
     // Keys that the store holds are still decided.
     assert_eq!(one(&store, &key("k", "1"), hour, 1).used, 2);
     let stats = store.stats();
     assert_eq!((stats.keys, stats.denied_full, stats.evicted), (16, 1, 0));
     clock.advance(Micros::from_secs(60));
-    assert_eq!(one(&store, &new, hour, 1).outcome, Outcome::Charged, "one of the sixteen is idle");
+    assert_eq!(one(&store, &new, hour, 1).outcome, Outcome::Charged, "one of the sixteen keys is idle");
     assert_eq!(store.stats().keys, 16);
 }
 

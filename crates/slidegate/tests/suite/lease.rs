@@ -444,7 +444,10 @@ async fn three_nodes_on_redis_stay_within_the_limit() {
     let peak = certain_peak(admissions);
     eprintln!("{all} admissions of 3 nodes, {leased} out of leases: at most {peak} of {limit} in any window");
     assert!(peak as u64 <= limit, "{peak} of {limit} in one window");
-    assert!(peak as u64 > limit / 2 && leased > all / 4, "the test had too little load: {peak}, {leased} of {all}");
+    assert!(
+        peak as u64 > limit / 2 && leased > all / 4,
+        "the test had too little load: {peak}, {leased} of {all}"
+    );
 }
 
 /// A reset drops the leases of other nodes. Permits that those nodes return later are not subtracted from newer admissions.

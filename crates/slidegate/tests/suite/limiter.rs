@@ -275,7 +275,10 @@ async fn ad_hoc_buckets_are_bounded() {
         assert_eq!((limit.limit(), limit.remaining()), (2, remaining));
         assert_eq!(limit.key().as_str(), "ad-hoc:bucket=user123:window=1m");
     }
-    assert!(limiter.acquire(window(1)).await.unwrap().allowed(), "a window with the same name has a separate count");
+    assert!(
+        limiter.acquire(window(1)).await.unwrap().allowed(),
+        "a window with the same name has a separate count"
+    );
     let denied = limiter.acquire(bucket(2)).await.unwrap();
     assert_eq!((denied.allowed(), denied.retry_after()), (false, Micros::from_secs(60)));
     for (request, message) in [

@@ -77,7 +77,7 @@ async fn keys_expire_when_they_count_no_more() {
             // runs.
             let what = format!("{flavour:?} {mode:?}: Redis removes every key");
             until(&what, async || server.run("DBSIZE") == redis::Value::Int(0)).await;
-            assert!(expired() > before, "no key was there to expire");
+            assert!(expired() > before, "there was no key that could expire");
         }
     });
     futures_util::future::join_all(servers).await;
@@ -116,8 +116,8 @@ async fn default_expiry_of_keys() {
     }
 }
 
-/// A key that is used for longer than its first expiry is not forgotten: its decisions stay those of the oracle, which
-/// forgets nothing that counts.
+/// A key that is used for longer than its first expiry is not forgotten: its decisions still agree with the oracle,
+/// which forgets nothing that counts.
 #[tokio::test]
 async fn key_in_use_does_not_expire() {
     let (time, server) = stopped();
@@ -248,7 +248,10 @@ async fn keys_are_listed_in_pages() {
     }
     assert_eq!(found, expected);
     assert!(pages > 5);
-    assert!(odd.keys(0, 10_000).await.unwrap().keys.is_empty(), "the keys of another deployment are not listed");
+    assert!(
+        odd.keys(0, 10_000).await.unwrap().keys.is_empty(),
+        "the keys of another deployment are not listed"
+    );
     // Each key can be inspected and reset by the name in the list.
     for name in found {
         let key = Key::printed(&name);

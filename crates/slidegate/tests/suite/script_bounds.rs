@@ -264,7 +264,10 @@ async fn mass_expiry_is_removed_in_steps() {
         assert_eq!((inspected.used, inspected.entries.len()), (live + 3, 11), "{name}");
         if encoding == Encoding::Zset {
             let left = writer.members(&check, "");
-            assert!(most == 1 || left == 15, "{name}: a decision needs the sum of all expired entries: {left}");
+            assert!(
+                most == 1 || left == 15,
+                "{name}: a decision needs the sum of all expired entries: {left}"
+            );
             let other = RedisOptions { mode: RedisMode::Transaction, ..patient(&server) };
             let transactions = RedisStore::with_options(&other).unwrap();
             assert_eq!(admit(&transactions, with_cost(&check, 1)).await.used, live + 4, "{name}");
@@ -403,7 +406,7 @@ async fn notes_are_removed_in_steps() {
         left = now;
     }
     assert_eq!(left, 20);
-    assert_eq!(admit(&store, named(3)).await.used, 20, "an id that was seen is charged once");
+    assert_eq!(admit(&store, named(3)).await.used, 20, "a repeated id is charged once");
 }
 
 /// A packed log that is too long to be rewritten stores a large cost in its notes.
@@ -418,7 +421,7 @@ async fn long_packed_log_stores_a_large_cost_separately() {
     let before = admit(&store, with_cost(&check, 1).peek()).await.used;
     let first = admit(&store, with_cost(&check, 70_000)).await;
     assert_eq!((first.outcome, first.used), (Outcome::Charged, before + 70_000));
-    assert_eq!(writer.members(&check, ":log:notes"), 1, "its cost is noted");
+    assert_eq!(writer.members(&check, ":log:notes"), 1, "the cost is in the notes");
     let second = admit(&store, with_cost(&check, 500_000)).await;
     assert_eq!(second.used, before + 570_000);
     admit(&store, with_cost(&check, 65_535)).await;

@@ -1,8 +1,8 @@
 //! Helper: a remote store that several nodes share, simulated in virtual time, with injected faults.
 //!
-//! The server decides with the pure algorithm ([`State`], [`evaluate`]). Each node reaches it over a link of its own, which
-//! delays, loses or cuts calls. The server can stop, start with or without its memory, and have its clock set. Run it in a
-//! tokio runtime with paused time: then a run depends on its seed only.
+//! The server decides with the pure algorithm ([`State`], [`evaluate`]). Each node reaches the server over its own
+//! link, which delays, loses or cuts calls. The server can stop, start with or without its memory, and have its clock
+//! set. Run it in a tokio runtime with paused time: then a run depends on its seed only.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;

@@ -22,7 +22,7 @@ use crate::oracle::Oracle;
 use crate::watchdog::Watchdog;
 
 const ENOUGH: usize = 60_000;
-/// On Redis, where an operation takes much longer than in memory.
+/// Number of operations on Redis, where an operation takes much longer than in memory.
 const SOME: usize = 24_000;
 
 /// Records the answers of the inner store in order.
@@ -84,7 +84,7 @@ async fn each_wrapper_conforms_in_memory() {
     conforms("coalesced, memory", &Coalesce::new(memory()), Encoding::Zset, ENOUGH).await;
     conforms("deny cache, memory", &DenyCache::new(memory()), Encoding::Zset, ENOUGH).await;
     conforms("lease, memory", &Lease::new(memory()), Encoding::Zset, ENOUGH).await;
-    conforms("all of them, memory", &stacked(memory()), Encoding::Zset, ENOUGH).await;
+    conforms("all wrappers, memory", &stacked(memory()), Encoding::Zset, ENOUGH).await;
 }
 
 #[tokio::test]
@@ -93,8 +93,8 @@ async fn each_wrapper_conforms_on_redis() {
     conforms("coalesced, Redis", &Coalesce::new(redis(&server)), Encoding::Zset, SOME).await;
     conforms("deny cache, Redis", &DenyCache::new(redis(&server)), Encoding::Zset, SOME).await;
     conforms("lease, Redis", &Lease::new(redis(&server)), Encoding::Zset, SOME).await;
-    conforms("all of them, Redis", &stacked(guarded(&server)), Encoding::Zset, SOME).await;
-    conforms("all of them, packed", &stacked(guarded(&server)), Encoding::Packed, SOME).await;
+    conforms("all wrappers, Redis", &stacked(guarded(&server)), Encoding::Zset, SOME).await;
+    conforms("all wrappers, packed", &stacked(guarded(&server)), Encoding::Packed, SOME).await;
 }
 
 /// Concurrent callers: the store decides as the algorithm says, each caller gets the answer of the store, and the store

@@ -59,7 +59,7 @@ async fn guard_of_ip_and_user() {
     assert_eq!(
         login("1.2.3.5", "alice").await,
         (10008, vec![3, 5]),
-        "denied by the address, and counted there"
+        "the rule by address denies and counts the attempt"
     );
     // Without an address there is no check by address.
     let decision = limiter.acquire(Request::new([("api", "/login"), ("user", "bob")])).await.unwrap();

@@ -559,7 +559,10 @@ async fn dead_shard_fails_only_its_own_keys() {
         (SystemClock::new(), async || store.inspect(&key(living)).await.unwrap().unwrap().used);
     let begun = clock.now();
     while used().await != 4 {
-        assert!(clock.now().since(begun) < LIMIT, "a request over both servers was charged and must stay charged");
+        assert!(
+            clock.now().since(begun) < LIMIT,
+            "a request over both servers was charged and must stay charged"
+        );
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     eprintln!("shards: one of two died: its {} keys failed, the other {} went on", gone.len(), there.len());

@@ -204,8 +204,8 @@ fn three(server: &RedisServer) -> [RedisStore; 3] {
     [&options, &options, &without_scripts].map(|options| RedisStore::with_options(options).unwrap())
 }
 
-/// Document 002 in Redis, by a clock that is moved by hand: three nodes admit the curve in each second, every
-/// reported limit is that of its instant, and after the idle time the limit is cold again.
+/// Document 002 in Redis, with a clock that the test moves: in each second three nodes admit the value of the curve,
+/// every reported limit is the limit of its instant, and after the idle time the limit is cold again.
 #[tokio::test]
 async fn curve_follows_the_clock_of_redis() {
     for (shape, over) in [("steps", 4), ("linear", 4), ("linear", 30)] {
@@ -225,7 +225,11 @@ async fn curve_follows_the_clock_of_redis() {
                 time.stop_at(now);
                 for node in &nodes {
                     let verdicts = node.admit(std::slice::from_ref(&checks)).await.unwrap().remove(0);
-                    assert_eq!(verdicts.at.get() % SECOND, now % SECOND, "the clock is where it was put");
+                    assert_eq!(
+                        verdicts.at.get() % SECOND,
+                        now % SECOND,
+                        "the clock shows the time that was set"
+                    );
                     let verdict = verdicts.verdicts[0];
                     let share = share(20, shape == "steps", now - from.unwrap_or(start), over * SECOND);
                     assert_eq!(u128::from(verdict.limit), share / 100, "{shape} over {over} s");
@@ -383,10 +387,14 @@ async fn denials_are_not_cached_while_the_limit_climbs() {
     }
     let denied = admit().await;
     assert_eq!(denied.verdicts[0].outcome, Outcome::Denied);
-    assert_eq!(denied.verdicts[0].retry_after, Micros::from_secs(2), "the request fits when the limit is six");
+    assert_eq!(
+        denied.verdicts[0].retry_after,
+        Micros::from_secs(2),
+        "the request fits when the limit is six"
+    );
     clock.advance(Micros::from_secs(2));
     assert_eq!(admit().await.verdicts[0].outcome, Outcome::Charged);
-    // At its full height the limit is cached again.
+    // At the full limit, denials are cached again.
     clock.advance(Micros::from_secs(20));
     while admit().await.verdicts[0].outcome == Outcome::Charged {}
     assert_eq!(admit().await.source, Source::DenyCache);

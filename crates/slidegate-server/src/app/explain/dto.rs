@@ -77,7 +77,7 @@ pub(crate) enum ReasonBody {
     Match { attribute: String, wanted: Vec<String>, found: Option<String> },
     /// The request lacks an attribute of its `key`.
     Key { attribute: String },
-    /// It is `only` for requests without this attribute.
+    /// The rule has `only`, and the request has this additional attribute.
     Only { attribute: String },
     /// Another rule of its group comes first.
     Group { group: String, rule: String },

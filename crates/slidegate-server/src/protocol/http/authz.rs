@@ -94,7 +94,7 @@ pub(super) fn authorize_change(role: Role, access: &Auth, headers: &HeaderMap) -
     if access.has_admin() || !may_be_from_web_page(headers) { Ok(()) } else { Err(cross_site_change_error()) }
 }
 
-/// Headers in which proxies describe the request that they ask about.
+/// Headers in which proxies describe the request of their client.
 const PROXY_HEADERS: [&str; 2] = ["forwarded", "x-real-ip"];
 const PROXY_HEADER_PREFIXES: [&str; 2] = ["x-forwarded-", "x-original-"];
 

@@ -30,9 +30,9 @@ pub(crate) struct Bounds {
 /// Reason why a recording ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum EndReason {
-    /// It has reached its size.
+    /// The recording has reached its size.
     Full,
-    /// It has reached its duration.
+    /// The recording has reached its duration.
     Time,
     /// The server stops.
     Stopped,

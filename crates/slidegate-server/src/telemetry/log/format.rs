@@ -1,7 +1,7 @@
 //! Log format: one line for every event, and for every span when it ends.
 //!
 //! Text is `slidegate: MESSAGE name=value …`. JSON is an object with `timestamp`, `level`, `message` and all other
-//! fields. Every message is one line, whatever it contains. The only exception in text is a line break followed by two
+//! fields. Every message is one line, for any content. The only exception in text is a line break followed by two
 //! spaces, which only our own messages of several lines contain.
 
 use std::fmt::Debug;
@@ -40,7 +40,8 @@ impl LineWriter {
             }
         };
         line.push('\n');
-        // One write, so that lines of several threads do not mix. A failure cannot be reported anywhere.
+        // The line is written at once, so that lines of several threads do not mix. A failure cannot be reported
+        // anywhere.
         let _ = std::io::stderr().lock().write_all(line.as_bytes());
     }
 }

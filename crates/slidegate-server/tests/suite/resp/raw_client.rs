@@ -64,7 +64,7 @@ impl RespServer {
         self.stop.take().unwrap().send(()).unwrap();
         let served = self.served.take().unwrap();
         let stopped = async { tokio::time::timeout(Duration::from_secs(60), served).await };
-        self.runtime.block_on(stopped).expect("it stops within 60 s").unwrap();
+        self.runtime.block_on(stopped).expect("the server stops within 60 s").unwrap();
     }
 
     pub(crate) fn block_on<F: Future>(&self, future: F) -> F::Output {

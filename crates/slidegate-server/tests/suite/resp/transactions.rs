@@ -169,7 +169,7 @@ fn transaction_has_the_timeout_of_a_command() {
         client.send(&["MULTI", "PING", "EXEC", "MULTI"].map(encode).concat());
         std::thread::sleep(Duration::from_millis(120));
         client.send(&["EXEC"].map(encode).concat());
-        let answers: Vec<Value> = (0..5).map(|_| client.read().expect("it goes on")).collect();
+        let answers: Vec<Value> = (0..5).map(|_| client.read().expect("the connection stays open")).collect();
         assert_eq!(answers[4], Value::Array(vec![]));
     }
 }

@@ -35,7 +35,7 @@ fn invalid_bytes_get_an_error_and_close() {
         client.try_send(&encode("PING"));
         client.try_send(bytes);
         let rest = client.rest();
-        assert_eq!(rest[0], simple("PONG"), "what came before is answered");
+        assert_eq!(rest[0], simple("PONG"), "the commands before are answered");
         assert_eq!(rest[1].error(), format!("ERR Protocol error: {message}"));
         assert_eq!(rest.len(), 2);
     }

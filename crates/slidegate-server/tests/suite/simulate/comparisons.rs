@@ -194,5 +194,8 @@ fn shadow_rule_denies_nothing() {
     assert_eq!(number(&report, "denied"), 0);
     assert_eq!(report["rules"][0]["mode"], "shadow");
     let enforced: Value = Bench::new(TEN).report(&ZIPF);
-    assert_eq!(report["rules"][0]["denied"], enforced["rules"][0]["denied"], "a shadow rule counts the requests that it would have denied");
+    assert_eq!(
+        report["rules"][0]["denied"], enforced["rules"][0]["denied"],
+        "a shadow rule counts the requests that it would have denied"
+    );
 }

@@ -55,8 +55,8 @@ fn boundary_burst() {
     assert_eq!(counts, [(100, 0), (200, 100)], "the exact algorithm is added for comparison");
 }
 
-/// Problem 1, its milder form: 50 at 0.9 s and 50 at 1.1 s are 100 in a second, which is the limit. With 60 and 60 the
-/// difference shows.
+/// Problem 1, its milder form: 50 at 0.9 s and 50 at 1.1 s are 100 in a second, which is the limit. With 60 and 60
+/// requests the algorithms differ.
 #[test]
 fn fixed_window_edge() {
     let same = [

@@ -110,7 +110,7 @@ fn spans_are_children_of_the_callers_span() {
     assert_eq!(post(&mut stream, "/v1/acquire/batch", &header(&parent(7, "01")), batch), 200);
     redis(server.listener_address("redis"), "SG.CHECK user dan\r\n", "\r\n");
     assert!(envoy(server.listener_address("grpc"), &["eve"], &[("traceparent", &parent(8, "01"))]));
-    assert_eq!(logged.stop(), "", "decisions that are exported are not logged too");
+    assert_eq!(logged.stop(), "", "exported decisions are not also logged");
 
     let (resource, spans) = collector.spans();
     assert_eq!(resource["service.name"], "slidegate");
@@ -161,7 +161,7 @@ fn sampling_and_environment_variables() {
     }
     let header = format!("traceparent: {}\r\n", parent(1, "01"));
     post(&mut stream, "/v1/peek", &header, BODY);
-    assert_eq!(logged.decisions().len(), 6, "all are logged");
+    assert_eq!(logged.decisions().len(), 6, "all decisions are logged");
     let (resource, spans) = collector.spans();
     assert_eq!(spans.len(), 1, "only the span whose caller wants it is exported");
     assert_eq!(resource["service.name"], "gate-7");
@@ -178,5 +178,5 @@ fn unreachable_collector_fails_no_decision() {
     logged.until("cannot send spans to the collector");
     assert_eq!(logged.server.post("/v1/acquire", BODY).status, 429);
     let log = logged.stop();
-    assert_eq!(log.lines().count(), 1, "it is logged once: {log}");
+    assert_eq!(log.lines().count(), 1, "the failure is logged once: {log}");
 }

@@ -55,7 +55,7 @@ impl From<&Rule> for Overrides {
     }
 }
 
-/// Reads the overrides. Their quotas and keys are checked against those of the rule only if those are valid.
+/// Reads the overrides. Their quotas and keys are checked against the rule only if its own quota and key are valid.
 pub(super) fn read_overrides(
     given: &Given<'_, RuleFile>,
     reader: &mut Reader,

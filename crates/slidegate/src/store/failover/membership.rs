@@ -157,7 +157,7 @@ mod tests {
         assert_eq!(membership.share, (2, 1), "z has sent nothing new for more than three heartbeats");
         membership.update(messages(&[("a", "4 left r")]), at(105), HEARTBEAT, false);
         assert_eq!(membership.share, (2, 1), "shares stay the same while nodes decide by them");
-        assert!(membership.all_written_back("q", at(106)), "nobody waits for one that left");
+        assert!(membership.all_written_back("q", at(106)), "no node waits for a node that left");
         membership.update(messages(&[("a", "4 left r")]), at(105), HEARTBEAT, true);
         assert_eq!(membership.share, (1, 0));
     }

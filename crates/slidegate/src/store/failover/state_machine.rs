@@ -401,7 +401,7 @@ mod tests {
         failed(Fault::Restarted, 1, outage)
     }
 
-    /// Events that must not change `State`, whatever the outage records.
+    /// Events that must not change `State`, for any recorded outage.
     fn assert_ignores(run: fn() -> Run, events: &[Event]) {
         for event in events {
             let before = run();

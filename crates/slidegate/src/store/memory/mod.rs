@@ -259,10 +259,10 @@ impl<C: Clock> Inner<C> {
     /// Takes a step in one shard after another, each under its lock, round after round, until `step` returns false for
     /// the shard. `T` is the progress in one shard.
     ///
-    /// Two steps in a row under one lock would leave a waiting decision no time to take it in between. The thread pauses
-    /// now and then, with no lock held: for [`PAUSE`] if decisions were made since the last pause, otherwise it only
-    /// yields its core. Without that the kernel of a busy machine would take the core away in the middle of a step, and
-    /// the decisions of that shard would wait until the thread runs again.
+    /// Two steps in a row under one lock would leave a waiting decision no time to take it in between. The thread
+    /// pauses at intervals, with no lock held: for [`PAUSE`] if decisions were made since the last pause, otherwise it
+    /// only yields its core. Without that the kernel of a busy machine would take the core away in the middle of a
+    /// step, and the decisions of that shard would wait until the thread runs again.
     fn in_turns<T: Default>(&self, mut step: impl FnMut(&mut Shard, &mut T) -> bool) {
         let mut unfinished: Vec<(&Lock<Shard>, T)> =
             self.shards.iter().map(|shard| (&**shard, T::default())).collect();

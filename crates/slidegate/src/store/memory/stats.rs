@@ -13,7 +13,7 @@ use super::shard::Shard;
 /// decisions.
 pub(super) const STEP: usize = 32;
 
-/// Restarts of one shard's count, so that a count ends however often slots move.
+/// Restarts of one shard's count, so that a count ends even if slots move often.
 pub(super) const MAX_RESTARTS: u32 = 8;
 
 /// Size of a memory store, and the number of keys it has dropped. See [`MemoryStore::stats`](super::MemoryStore::stats).

@@ -21,7 +21,7 @@ impl RedisStore {
     /// With a `limit`, which is a bucket's burst, it also reports if more counts than that. A rule that counts
     /// attempts keeps no more than its limit. Fixed windows and buckets have no entries, only a total, which cannot
     /// be counted again: only their expiry and their quota tag are checked. If a rule has changed its encoding and
-    /// both counts are still stored, both are checked; the numbers are those of the one that counts.
+    /// both counts are still stored, both are checked; the returned numbers are those of the encoding that counts.
     ///
     /// The audit runs a script, also if decisions use transactions, and reads the whole key: Redis is blocked for about
     /// three milliseconds per thousand entries.

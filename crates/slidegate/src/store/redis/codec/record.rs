@@ -146,7 +146,8 @@ records! {
 
     RequestHead { form: RequestForm }
 
-    /// Equal requests of one check. The quota is the same if it is that of the run before and each run has its own line.
+    /// Equal requests of one check. `same_quota` is set if the run before has the same quota and each run has its own
+    /// line.
     Run { times: u64, cost: u64, same_quota: bool, line: u64 }
 
     /// A request; its checks follow.

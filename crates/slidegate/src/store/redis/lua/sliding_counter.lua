@@ -113,7 +113,7 @@ do
     return true
   end
 
-  -- Writes entries back: see restore.lua. Each window is a sum of its own.
+  -- Writes entries back: see restore.lua. Each window has its own sum.
   function sliding.restore(s, line, entries, by)
     local newest = entries[#entries].at
     if newest > s.at then

@@ -194,7 +194,8 @@ do
       date = at - fmod(at, slice) + slice - 1
       before = before - fmod(before, slice) + slice - 1
     end
-    -- Numbers of one slice are never used again, also after a reset: no microsecond has a thousand admissions.
+    -- Sequence numbers of one slice are never used again, even after a reset, because no microsecond has a thousand
+    -- admissions.
     s.date, s.current_cost, s.current_count = date, 0, slice > 0 and fmod(at, slice) * 1000 or 0
     if before == date and not s.fresh then
       local name = call('ZRANGEBYSCORE', s.key, date, date, 'LIMIT', 0, 1)[1]
