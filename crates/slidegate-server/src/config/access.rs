@@ -8,7 +8,8 @@ slidegate::section! {
         /// File of tokens, one per line. Only clients with such a token may call the API. Default: any client may call
         /// the API.
         tokens_file: Option<PathBuf> { example("/etc/slidegate/tokens") },
-        /// File of tokens, one per line, that allow changes of rules and counts. `SLIDEGATE_ADMIN_TOKEN` is one as well.
+        /// File of tokens, one per line, that allow changes of rules and counts. The token in `SLIDEGATE_ADMIN_TOKEN`
+        /// is valid too.
         admin_tokens_file: Option<PathBuf> { example("/etc/slidegate/admin-tokens") },
     }
 }

@@ -46,7 +46,7 @@ impl Default for Limits {
     }
 }
 
-/// Upper bound on connections of a listener, and on streams. No system has more open files.
+/// Upper bound on connections of a listener, and on streams. No system allows more open files.
 const MAX_COUNT: u64 = 1_000_000;
 
 /// Smallest budget for unfinished requests. The largest request must fit, in the steps in which its bytes are taken from

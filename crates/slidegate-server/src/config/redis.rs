@@ -12,7 +12,7 @@ use slidegate::{
 
 use super::topology::{Sentinel, Url, topology};
 
-/// Address of Redis, unless configured.
+/// Default address of Redis.
 pub const DEFAULT_URL: &str = "redis://127.0.0.1:6379";
 
 /// Connection to Redis. Certificates are not read yet.

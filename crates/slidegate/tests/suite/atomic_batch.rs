@@ -148,7 +148,7 @@ async fn one_id_covers_the_batch_and_ad_hoc_limits_are_allowed() {
     assert_eq!(used(&limiter, "user", "user", "bob").await, 1);
 }
 
-/// Random calls: each is one set of checks, costs each key the sum of its requests, and is decided as the oracle says.
+/// Random calls: each call is one set of checks, charges each key the sum of its requests, and agrees with the oracle.
 async fn replay(store: impl Store, window: &str, seed: u64, calls: usize, passes: impl Fn()) {
     let store = Recorder::new(store);
     let rules = RULES.replace("1h", window);

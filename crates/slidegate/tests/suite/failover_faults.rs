@@ -93,8 +93,7 @@ async fn watch(failover: Failover, clock: impl Clock, seen: Arc<Mutex<Seen>>, st
             let mut seen = seen.lock().unwrap();
             seen.in_flight = seen.in_flight.max(stats.in_flight);
             seen.resident.push(resident());
-            // Only if the breaker was open at the last sample too; it may have closed and opened again between longer
-            // intervals.
+            // One period per pair of samples: between two samples the breaker may have closed and opened again.
             if let (Some(since), true) = (since, open) {
                 seen.open.push((since, now));
             }

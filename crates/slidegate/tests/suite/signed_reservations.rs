@@ -69,17 +69,17 @@ async fn limiter_accepts_only_its_own_keys() {
     let decision = limiter.acquire(alice()).await.unwrap();
     // Without configured keys, all limiters of a process share one key.
     assert!(other.verify(&limiter.sign_decision(&decision).unwrap()).is_ok());
-    limiter.set_reservation_keys(key("the key of one deployment"));
-    other.set_reservation_keys(key("the key of another one"));
+    limiter.set_reservation_keys(key("the old key of one deployment"));
+    other.set_reservation_keys(key("the key of another deployment"));
     let old = limiter.sign_decision(&decision).unwrap();
     assert_eq!(other.verify(&old).unwrap_err().to_string(), MESSAGE);
     // A key is replaced in two steps: all nodes accept both keys, then the old key is removed.
-    let both = [key("the next key of the first"), key("the key of one deployment")];
+    let both = [key("the new key of one deployment"), key("the old key of one deployment")];
     limiter.set_reservation_keys(ReservationKeys::new(both).unwrap());
     let new = limiter.sign_decision(&decision).unwrap();
     assert_ne!(old, new);
     assert!(limiter.verify(&old).is_ok() && limiter.verify(&new).is_ok());
-    limiter.set_reservation_keys(key("the next key of the first"));
+    limiter.set_reservation_keys(key("the new key of one deployment"));
     assert!(limiter.verify(&old).is_err() && limiter.verify(&new).is_ok());
 }
 

@@ -38,7 +38,8 @@ crate::section! {
         unlimited: Option<bool> { by_default("false") },
         /// Instead of `limit` and `window`: counts nothing and denies everything.
         blocked: Option<bool> { by_default("false") },
-        /// One of `key`: all rules with this tag store the counts of one value in one slot of a cluster, on one server.
+        /// An attribute in `key`. Rules with the same tag store their counts for one value of it in one slot of a
+        /// cluster, or on one server.
         tag: Option<String> { belongs_to("limit").example("tenant") },
         /// Permits per window; the refill of a token bucket.
         limit: Option<u64> { belongs_to("limit").between(1, MAX_LIMIT).example("100") },

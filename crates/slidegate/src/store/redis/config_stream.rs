@@ -16,7 +16,7 @@ use crate::Error;
 /// Entries that are kept, so that earlier texts can be looked up.
 const MAX_ENTRIES: usize = 16;
 
-/// The latest millisecond of an id that a clock can make: the end of the year 9999.
+/// The latest millisecond of an id that a clock can produce: the end of the year 9999.
 const LATEST_MILLIS: u64 = 253_402_300_799_999;
 
 /// Most entries of one millisecond: nodes add a few in a second.
