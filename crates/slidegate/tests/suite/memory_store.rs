@@ -172,7 +172,7 @@ fn named(key: &str, id: &str, quota: Quota) -> Checks {
     checks(key, quota, 1).with_id(RequestId::new(id).unwrap())
 }
 
-/// A UUID is too long to be stored in place, so its text is allocated twice.
+/// The statistics agree with the allocator, also for long ids such as a UUID.
 #[tokio::test]
 async fn statistics_count_bytes_of_ids_and_settlements() {
     let quota = Quota::per_hour(100_000).unwrap();
@@ -234,7 +234,7 @@ async fn ids_and_settlements_have_a_memory_budget() {
     }
     let stats = store.stats();
     assert!(stats.note_bytes <= BUDGET / 4 * 3 && stats.note_bytes > BUDGET / 2, "{stats:?}");
-    // Ids leave room for settlements. Every second settlement has no settled neighbour.
+    // Ids leave room for settlements. Only every second admission is settled, so that settlements do not merge.
     let mut settled = [0, 0];
     for n in 0..40_000 {
         let key = format!("other{}", n % 10);

@@ -504,7 +504,7 @@ async fn sentinels_recover_from_a_dead_primary() {
         assert!(clock.now().since(begun) < LIMIT, "no replica takes over");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    eprintln!("sentinel: the primary was killed: {failed} decisions failed, then on");
+    eprintln!("sentinel: the primary was killed: {failed} decisions failed before the next one succeeded");
     sentinels.wait_for_failover(killed);
     for _ in 0..100 {
         store.admit(&batch).await.unwrap();
