@@ -36,7 +36,8 @@ pub fn answers(mut bytes: &[u8]) -> Vec<Answer> {
         }
         // An interim response has no body.
         assert_eq!(dates, usize::from(status >= 200), "one date");
-        let (body, rest) = bytes[head..].split_at_checked(length).expect("the body is shorter than its length");
+        let (body, rest) =
+            bytes[head..].split_at_checked(length).expect("the body is shorter than its length");
         answers.push(Answer { status, json, body: body.to_vec() });
         bytes = rest;
     }
