@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# gRPC beside throttlecrab-server: the same client (h2load) and the same load, in turns, both counting in
-# memory. Prints a row a turn, then the medians, and of the turns' ratios the median. Asserts nothing.
+# Compares gRPC with throttlecrab-server: the same client (h2load) and the same load, in turns. Both count in memory.
+# Prints a row for each turn, then the medians, and the median of the ratios. Asserts nothing.
 #
-#   ROUNDS=5 TURN=3 CONNECTIONS=8 STREAMS=32   how long and how much; a turn is so many seconds
-#   BESIDE=path/to/slidegate                   another build of ours instead of throttlecrab, to see what a change brings
+#   ROUNDS=5 TURN=3 CONNECTIONS=8 STREAMS=32   number of rounds, seconds per turn, and the load
+#   BESIDE=path/to/slidegate                   another build of Slidegate instead of throttlecrab, to measure a change
 set -euo pipefail
 cd "$(dirname "$0")/.."
 source scripts/need.sh
@@ -17,7 +17,7 @@ need python3 python3
 [ -n "${BESIDE:-}" ] || need_throttlecrab
 prepare
 
-# Each limit is for one key. A limit of 1 is one that throttlecrab 0.4 does not keep.
+# Each limit is for one key. It is not 1, because throttlecrab 0.4 does not enforce a limit of 1.
 echo 'rules:
   - { name: admit, match: { domain: admit }, key: [key], limit: 1000000000, window: 1m }
   - { name: deny, match: { domain: deny }, key: [key], limit: 2, window: 1m }' >"$work/rules.yaml"
@@ -57,7 +57,7 @@ url() {
     echo "http://127.0.0.1:${ports[$1]}/$path"
 }
 
-# One turn: requests a second, and mean latency in microseconds. Every answer must have come.
+# Runs one turn. Prints requests per second, and the mean latency in microseconds. Every request must be answered.
 turn() {
     h2load -t 1 -c "$connections" -m "$streams" -D "$turn" --warm-up-time=1 -d "$work/$2.$1" \
         -H 'content-type: application/grpc' -H 'te: trailers' "$(url "$1")" >"$work/h2load.txt"
@@ -71,7 +71,7 @@ turn() {
          }' "$work/h2load.txt"
 }
 
-# That it did what the load says: both have it in the first field of the message.
+# Prints whether a request is allowed, to check the load. Both services report it in the first field of the message.
 decided() {
     curl -s --http2-prior-knowledge -H 'content-type: application/grpc' -H 'te: trailers' \
         --data-binary "@$work/$2.$1" "$(url "$1")" -o "$work/answer"
@@ -87,7 +87,7 @@ echo "| load | round | | requests/s | mean µs |"
 echo "|---|--:|---|--:|--:|"
 for load in admit deny; do
     for round in $(seq 1 "$rounds"); do
-        # Who goes first alternates.
+        # The servers take turns to go first.
         order=(slidegate "$other")
         [ $((round % 2)) = 1 ] || order=("$other" slidegate)
         for who in "${order[@]}"; do

@@ -1,5 +1,5 @@
--- The load of one turn, for wrk: a path, a body in which KEY stands for the key, and how many keys take turns.
--- Prints requests a second, and the median and the 99th percentile of latency in microseconds.
+-- Load of one turn, for wrk: a path, a body in which KEY stands for the key, and the number of keys. Prints requests
+-- per second, and the median and the 99th percentile of latency in microseconds.
 
 local requests, turn = {}, 0
 

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# HTTP beside throttlecrab-server: the same client (wrk) and the same load, in turns, both counting in memory.
-# Prints a row a turn, then the medians, and of the turns' ratios the median. Asserts nothing.
+# Compares HTTP with throttlecrab-server: the same client (wrk) and the same load, in turns. Both count in memory.
+# Prints a row for each turn, then the medians, and the median of the ratios. Asserts nothing.
 #
-#   ROUNDS=5 TURN=3 CONNECTIONS=64 THREADS=1   how long and how much; a turn is so many seconds
-#   BESIDE=path/to/slidegate                   another build of ours instead of throttlecrab, to see what a change brings
+#   ROUNDS=5 TURN=3 CONNECTIONS=64 THREADS=1   number of rounds, seconds per turn, and the load
+#   BESIDE=path/to/slidegate                   another build of Slidegate instead of throttlecrab, to measure a change
 set -euo pipefail
 cd "$(dirname "$0")/.."
 source scripts/need.sh
@@ -16,12 +16,12 @@ need curl curl
 [ -n "${BESIDE:-}" ] || need_throttlecrab
 prepare
 
-# A limit that no turn reaches is more than a request may usually name.
+# A limit that no turn reaches is above the default bounds of `ad-hoc`, so this file raises them.
 echo 'ad-hoc: { limit: { default: 1, min: 1, max: 1000000000 } }
 rules: []' >"$work/rules.yaml"
 start_both http serve --config "$work/rules.yaml" --store memory --http 127.0.0.1:PORT --grpc off --resp off
 
-# What a contender is asked under a load, whose keys are its own: the path and the body.
+# Prints the path and the body of a server's requests under a load. Each load has its own keys.
 question() {
     # With a burst of 1, throttlecrab 0.4 denies nothing.
     local who=$1 load=$2 limit=2
@@ -33,7 +33,7 @@ question() {
     fi
 }
 
-# One turn: requests a second, median and 99th percentile of latency in microseconds.
+# Runs one turn. Prints requests per second, and the median and 99th percentile of latency in microseconds.
 turn() {
     local path body
     read -r path body < <(question "$1" "$2")
@@ -41,7 +41,7 @@ turn() {
         "$path" "$body" "$3" | tail -1
 }
 
-# That it did what the load says.
+# Prints whether a request is allowed, to check the load.
 decided() {
     local path body
     read -r path body < <(question "$1" "$2")
@@ -57,7 +57,7 @@ echo "|---|--:|--:|---|--:|--:|--:|"
 for load in admit deny; do
     for keys in 1 10000; do
         for round in $(seq 1 "$rounds"); do
-            # Who goes first alternates.
+            # The servers take turns to go first.
             order=(slidegate "$other")
             [ $((round % 2)) = 1 ] || order=("$other" slidegate)
             for who in "${order[@]}"; do

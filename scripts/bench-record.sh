@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# What it costs to record decisions: the same server with metrics, top keys and one open dashboard, and with nothing of
-# that, in turns, both counting in memory. Prints a row a turn, and of the turns' ratios the median. Asserts nothing.
+# Measures the cost of statistics: the same server with metrics, top keys and one open dashboard, and without them, in
+# turns. Both count in memory. Prints a row for each turn, and the median of the ratios. Asserts nothing.
 #
 #   ROUNDS=5 CONNECTIONS=50
-#   ALONE=200000 PIPELINED=1000000    requests of a turn over RESP: one in flight a client, and sixteen
+#   ALONE=200000 PIPELINED=1000000    requests of a turn over RESP: with one in flight per client, and with sixteen
 set -euo pipefail
 cd "$(dirname "$0")/.."
 source scripts/need.sh
@@ -25,7 +25,7 @@ start bare target/dist/slidegate serve --config "$work/false.yaml" --store memor
 curl -sN "http://$http/v1/live" >"$work/live" &
 servers+=($!)
 
-# One turn: requests a second.
+# Runs one turn. Prints requests per second.
 turn() {
     local n=$alone
     [ "$2" = 1 ] || n=$pipelined
@@ -40,7 +40,7 @@ echo "|--:|--:|--:|--:|--:|--:|"
 for keys in 1 10000; do
     for pipeline in 1 16; do
         for round in $(seq 1 "$rounds"); do
-            # Who goes first alternates.
+            # The servers take turns to go first.
             if [ $((round % 2)) = 1 ]; then order=(recorded bare); else order=(bare recorded); fi
             declare -A rate
             for who in "${order[@]}"; do

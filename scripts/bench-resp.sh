@@ -1,15 +1,16 @@
 #!/usr/bin/env bash
-# RESP beside throttlecrab-server: the same client (redis-benchmark) and the same load, in turns, both counting in
-# memory. Both are asked by throttlecrab's command, and we by our own too.
-# Prints a row a turn, then the medians, and of the turns' ratios the median. Asserts nothing.
+# Compares RESP with throttlecrab-server: the same client (redis-benchmark) and the same load, in turns. Both count in
+# memory. Both get throttlecrab's command; Slidegate also gets its own command. Prints a row for each turn, then the
+# medians, and the median of the ratios. Asserts nothing.
 #
-#   ROUNDS=5 CONNECTIONS=50                    how often, and how many clients
-#   ALONE=200000 PIPELINED=1000000             requests of a turn: one in flight a client, and sixteen; of those,
-#                                              throttlecrab gets a tenth
-#   BESIDE=path/to/slidegate                   another build of ours instead of throttlecrab, to see what a change brings
-#   RESERVE=1                                  asks for reservations, which are signed: of this build and of BESIDE; the first
-#                                              column is this build without reservations. Only what is admitted has one
-#   LOADS="admit deny" KEYS="1 10000"        what is asked
+#   ROUNDS=5 CONNECTIONS=50                    number of rounds, and of clients
+#   ALONE=200000 PIPELINED=1000000             requests of a turn: with one in flight per client, and with sixteen;
+#                                              throttlecrab gets a tenth of the latter
+#   BESIDE=path/to/slidegate                   another build of Slidegate instead of throttlecrab, to measure a change
+#   RESERVE=1                                  requests signed reservations, from this build and from BESIDE; the first
+#                                              column is this build without reservations. Only admitted requests
+#                                              have a reservation
+#   LOADS="admit deny" KEYS="1 10000"          loads, and numbers of keys
 set -euo pipefail
 cd "$(dirname "$0")/.."
 source scripts/need.sh
@@ -21,12 +22,12 @@ need redis-benchmark redis-tools
 [ -n "${BESIDE:-}" ] || need_throttlecrab
 prepare
 
-# A limit that no turn reaches is more than a request may usually name.
+# A limit that no turn reaches is above the default bounds of `ad-hoc`, so this file raises them.
 echo 'ad-hoc: { limit: { default: 1, min: 1, max: 1000000000 } }
 rules: []' >"$work/rules.yaml"
 start_both redis serve --config "$work/rules.yaml" --store memory --http off --grpc off --resp 127.0.0.1:PORT
 
-# What is asked by a command under a load, whose keys are its own.
+# Prints the arguments of a command under a load. Each load has its own keys.
 question() {
     # With a burst of 1, throttlecrab 0.4 denies nothing.
     local limit=2
@@ -38,24 +39,24 @@ question() {
     esac
 }
 
-# One turn: requests a second, median and 99th percentile of latency in milliseconds.
+# Runs one turn. Prints requests per second, and the median and 99th percentile of latency in milliseconds.
 turn() {
     local who=$1 command=$2 load=$3 keys=$4 pipeline=$5 n=$alone
     [ "$pipeline" = 1 ] || n=$pipelined
-    # It would take a minute for them: see docs/explanation/benchmarks.md.
+    # throttlecrab would need a minute for all requests: see docs/explanation/benchmarks.md.
     [ "$who $pipeline" != "throttlecrab 16" ] || n=$((n / 10))
     # shellcheck disable=SC2046
     redis-benchmark -p "${ports[$who]}" -c "$connections" -n "$n" -P "$pipeline" -r "$keys" --csv \
         $(question "$command" "$load") 2>/dev/null | tail -1 | tr -d '"' | awk -F, '{ print $2, $5, $7 }'
 }
 
-# That it did what the load says.
+# Prints whether a request is allowed, to check the load.
 decided() {
     # shellcheck disable=SC2046
     redis-cli -p "${ports[$1]}" $(question "$2" "$3" | sed 's/__rand_int__/000000000000/') | head -1
 }
 
-# The contenders: who, and by which command.
+# Pairs of a server and a command.
 contenders=("slidegate THROTTLE" "slidegate SG.ACQUIRE" "$other THROTTLE")
 [ -z "${RESERVE:-}" ] || contenders=("slidegate SG.ACQUIRE" "slidegate RESERVE" "$other RESERVE")
 read -ra loads <<<"${LOADS:-admit deny}"
@@ -69,7 +70,7 @@ for load in "${loads[@]}"; do
     for keys in "${numbers_of_keys[@]}"; do
         for pipeline in 1 16; do
             for round in $(seq 1 "$rounds"); do
-                # Who goes first alternates.
+                # The servers take turns to go first.
                 order=(0 1 2)
                 [ $((round % 2)) = 1 ] || order=(2 1 0)
                 for i in "${order[@]}"; do

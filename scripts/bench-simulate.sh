@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# How fast `slidegate simulate` reads and judges: an access log of ten million requests and about a gigabyte, made here, by one
-# rule, an exact window for every address. Prints requests a second, the most memory it took, and how that compares with
-# the benchmark `decision`, which decides with its key at hand and reads nothing. Asserts nothing.
+# Measures `slidegate simulate`: it generates an access log of ten million requests (about a gigabyte), and replays it
+# with one rule, an exact window per address. Prints requests per second and the largest memory use. Compares the time
+# of a request with the benchmark `decision`, which reads no file. Asserts nothing.
 #
 #   REQUESTS=10000000 ADDRESSES=1000 ROUNDS=3
-#   LOG=target/access.log      kept, and made only if it is not there
-#   NANOSECONDS=75             of a decision, instead of running that benchmark
+#   LOG=target/access.log      the log, which is kept and generated only if it is missing
+#   NANOSECONDS=75             time of a decision, instead of running the benchmark `decision`
 set -euo pipefail
 cd "$(dirname "$0")/.."
 source scripts/need.sh

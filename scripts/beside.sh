@@ -1,11 +1,12 @@
-# Sourced by benchmarks that measure two servers in turns, with a `work` folder and an array of `servers` to be ended.
+# Sourced by benchmarks that measure two servers in turns, which have a `work` folder and an array `servers` of
+# processes to end.
 free_port() {
     local port
     while port=$(shuf -n 1 -i 20000-30000); (: <>"/dev/tcp/127.0.0.1/$port") 2>/dev/null; do :; done
     echo "$port"
 }
 
-# throttlecrab-server, built where it is not there yet.
+# Builds throttlecrab-server, unless it was built before.
 crab=target/throttlecrab
 need_throttlecrab() {
     [ -x $crab/bin/throttlecrab-server ] && return
@@ -13,19 +14,19 @@ need_throttlecrab() {
     cargo install --locked --root $crab --target-dir $crab/build throttlecrab-server
 }
 
-# Waits for others on this machine to pause, a minute at most: their work would be counted as latency.
+# Waits until other processes are idle, at most a minute: their work would increase the latency.
 quiet() {
     local before after
     for _ in $(seq 1 200); do
         read -r before < <(awk '/^cpu / { print $2 + $3 + $4 }' /proc/stat)
         sleep 0.3
         read -r after < <(awk '/^cpu / { print $2 + $3 + $4 }' /proc/stat)
-        # Hundredths of a second of work, in those 0.3 s.
+        # CPU time in the last 0.3 s, in hundredths of a second.
         [ $((after - before)) -gt 5 ] || return 0
     done
 }
 
-# A name, and how to start it: PORT stands for a free port, which is then in `ports`.
+# start NAME COMMAND...: starts a server. PORT in the command stands for a free port, which is stored in `ports`.
 declare -A ports
 start() {
     local name=$1 port
@@ -42,8 +43,8 @@ start() {
     exit 1
 }
 
-# Ours with these arguments, and beside it the build that BESIDE names, or else throttlecrab with the same protocol, which is
-# the first argument. Who it is, is then in `other`.
+# start_both PROTOCOL ARGUMENT...: starts Slidegate with the arguments, and the server to compare with: the build that
+# BESIDE names, or throttlecrab with the same protocol. `other` is then the name of that server.
 start_both() {
     local protocol=$1
     shift
@@ -52,14 +53,14 @@ start_both() {
         other=beside
         start beside "$BESIDE" "$@"
     else
-        # Its quickest: it logs nothing, and keeps no list of the keys it denied.
+        # The fastest settings of throttlecrab: it logs nothing, and stores no list of denied keys.
         other=throttlecrab
         start throttlecrab $crab/bin/throttlecrab-server "--$protocol" "--$protocol-host" 127.0.0.1 "--$protocol-port" PORT \
             --store periodic --log-level error --max-denied-keys 0
     fi
 }
 
-# A folder and servers that end with the script.
+# Builds the server and creates the folder. When the script ends, the servers end and the folder is removed.
 prepare() {
     cargo build --profile dist -q -p slidegate-server
     work=$(mktemp -d)

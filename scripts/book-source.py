@@ -51,7 +51,7 @@ def write(source: Path, page: str, book: Path) -> None:
             return match[0]
         path = place((source.parent / target).resolve(), book)
         if path is None:
-            # A folder: its name stands in the text.
+            # A link to a folder becomes the name of the folder.
             return "]()"
         if page != "SUMMARY.md":
             # mdBook writes a README.md as index.html, and does not change links to it.

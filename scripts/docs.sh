@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds the documentation into target/book and checks its links. Installs mdBook into target/tools unless it is there.
+# Builds the documentation into target/book and checks its links. Installs mdBook into target/tools if it is missing.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 source scripts/need.sh

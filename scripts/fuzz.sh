@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# What strangers and files may say, made up by libFuzzer: each target of `fuzz/targets` for 300 seconds, or as many as the
-# first argument says; with a second one, only that target. `scripts/fuzz.sh 20 http` is a quick look.
-# What was found interesting stays in target/fuzz-corpus. An input that fails is kept, and its path printed.
+# Fuzzes the parsers of untrusted input with libFuzzer: runs each target of `fuzz/targets` for 300 seconds. The first
+# argument is another number of seconds, the second a single target: `scripts/fuzz.sh 20 http` is a quick check. The
+# corpus stays in target/fuzz-corpus. An input that fails is kept, and its path is printed.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/need.sh
@@ -15,11 +15,11 @@ counters=(-sanitizer-coverage-level=4 -sanitizer-coverage-inline-8bit-counters -
 flags="--cfg fuzzing -Cpasses=sancov-module"
 for counter in "${counters[@]}"; do flags+=" -Cllvm-args=$counter"; done
 
-# With a target named, build scripts and macros are compiled without the flags.
+# With an explicit --target, cargo compiles build scripts and macros without the flags.
 RUSTFLAGS=$flags cargo build --release --manifest-path fuzz/Cargo.toml --target-dir target/fuzz --target "$host" \
     ${only:+--bin "$only"}
 
-# As much stack as a thread of the server has.
+# The same stack size as a thread of the server.
 ulimit -s 2048
 failed=()
 for path in fuzz/targets/*.rs; do

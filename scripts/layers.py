@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Checks that the top-level modules of each crate depend on each other in one direction.
 
-Usage: scripts/layers.py [--graph]      fails if there is a cycle; with --graph it prints who uses whom
+Usage: scripts/layers.py [--graph]      fails if there is a cycle; with --graph it prints the modules that each module uses
 
 It reads `use` declarations and paths that begin with `crate`, `self` or `super`. A name that the crate root re-exports counts for
 the module that defines it. Unit tests (`mod tests`) may use anything.

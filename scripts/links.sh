@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Every relative link in a Markdown file leads to a file and to a heading in it, and every test that docs/explanation/threats.md names
-# exists.
+# Checks that every relative link in a Markdown file leads to an existing file and heading, and that every test named in
+# docs/explanation/threats.md exists.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 broken=0

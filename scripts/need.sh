@@ -1,6 +1,6 @@
 # Functions for scripts that use more than Rust.
 
-# need PROGRAM PACKAGE: installs the Debian package that brings a program, unless the program is there.
+# need PROGRAM PACKAGE: installs the Debian package of a program, unless the program is installed.
 install() {
     echo "installing $1"
     as_root=$([ "$(id -u)" = 0 ] || echo sudo)
@@ -26,7 +26,7 @@ need_nextest() {
     nextest=(target/tools/cargo/bin/cargo-nextest nextest)
 }
 
-# Puts mdBook and its preprocessor for diagrams on the path, compiled into target/tools unless they are there.
+# Puts mdBook and its preprocessor for diagrams on the path, and compiles them into target/tools if they are missing.
 need_mdbook() {
     local tools=$PWD/target/tools/cargo
     PATH=$tools/bin:$PATH

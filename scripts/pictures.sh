@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Draws the pictures of docs/explanation/algorithms.md and docs/reference/simulate.md, each by `slidegate simulate` itself: docs/pictures/*.svg.
-# docs/pictures/dashboard.png is a picture of a server after a minute of traffic. With the argument `dashboard`, takes only that one.
-# SLIDEGATE names a program to use instead of building one.
+# docs/pictures/dashboard.png is a picture of a server after a minute of traffic. With the argument `dashboard`, makes
+# only that picture. SLIDEGATE names a program to use instead of building one.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 slidegate=${SLIDEGATE:-}
@@ -21,7 +21,7 @@ python3 scripts/dashboard-picture.py "$slidegate" docs/pictures/dashboard.png
 
 all=sliding-window,fixed-window,time-slice,token-bucket
 
-# draw NAME PICTURE RULES ARGUMENT...: one picture of a run becomes docs/pictures/NAME.svg.
+# draw NAME PICTURE RULES ARGUMENT...: writes one picture of a run to docs/pictures/NAME.svg.
 draw() {
     local name=$1 picture=$2
     echo "$3" >"$work/rules.yaml"

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Compares the public items of the library with docs/public-api.txt, so that a change of the API is a line in a review.
+"""Compares the public items of the library with docs/public-api.txt, so that a review shows every change of the API.
 
     scripts/public-api.py            fails and prints the difference if the file is out of date
     scripts/public-api.py --write    writes the file
 
-Reads what `cargo doc --workspace --all-features --no-deps` wrote.
+Reads the output of `cargo doc --workspace --all-features --no-deps`.
 """
 import difflib
 import pathlib

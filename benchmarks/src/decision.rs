@@ -77,10 +77,10 @@ struct Contenders {
 }
 
 impl Contenders {
-    /// `ours` is the window that we admit in.
+    /// `ours` is the window of Slidegate.
     fn new(keys: usize, admit: bool, ours: Duration) -> Self {
         let names: Vec<String> = (0..keys).map(name).collect();
-        // Admit: the limit is out of reach. Deny: one an hour.
+        // For `admit`, the limit is never reached. For `deny`, it is one an hour.
         let (limit, window) = if admit { (1_000_000_000, 1) } else { (1, 3600) };
         let burst = NonZeroU32::new(limit).unwrap();
         let governor = if admit { GovernorQuota::per_second(burst) } else { GovernorQuota::per_hour(burst) };
@@ -123,7 +123,7 @@ impl Contenders {
         matches!(self.limitador.check_and_update(counters, 1).unwrap(), Authorization::Ok)
     }
 
-    /// Median nanoseconds a decision of each, taking turns.
+    /// Returns the median nanoseconds per decision of each contender. They take turns.
     fn race(&self, threads: usize) -> [f64; 3] {
         let mut times: [Vec<f64>; 3] = Default::default();
         for _ in 0..ROUNDS {
@@ -267,7 +267,7 @@ fn name(i: usize) -> String {
 }
 
 static ALLOCATED: AtomicUsize = AtomicUsize::new(0);
-/// Off while time is measured, so that counting slows nobody who allocates.
+/// Counting is off while time is measured, so that it slows no contender.
 static COUNTING: AtomicBool = AtomicBool::new(false);
 
 struct Counting;

@@ -1,4 +1,4 @@
-//! Answers of HTTP/1.1, read strictly.
+//! Strict parser of HTTP/1.1 responses.
 
 /// One answer.
 #[derive(Debug)]
@@ -8,7 +8,7 @@ pub struct Answer {
     pub body: Vec<u8>,
 }
 
-/// Every answer of `bytes`, none of which is left over. One after the last may have no length.
+/// Parses `bytes` completely into responses. Only the last response may have no length.
 #[track_caller]
 pub fn answers(mut bytes: &[u8]) -> Vec<Answer> {
     let mut answers = Vec::new();
@@ -34,9 +34,10 @@ pub fn answers(mut bytes: &[u8]) -> Vec<Answer> {
             json |= is(header, "content-type") && value == "application/json";
             dates += usize::from(is(header, "date"));
         }
-        // An interim answer has none.
+        // An interim response has no body.
         assert_eq!(dates, usize::from(status >= 200), "one date");
-        let (body, rest) = bytes[head..].split_at_checked(length).expect("as long as it says");
+        let (body, rest) =
+            bytes[head..].split_at_checked(length).expect("the body is shorter than its length");
         answers.push(Answer { status, json, body: body.to_vec() });
         bytes = rest;
     }

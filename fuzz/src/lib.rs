@@ -7,7 +7,7 @@ pub mod yaml;
 
 pub use memory::bounded;
 
-/// `bytes` cut as their first one says: `0` leaves the rest whole.
+/// Cuts `bytes` into pieces. The first byte selects the cuts: `0` leaves the rest in one piece.
 pub fn cut(bytes: &[u8]) -> Option<(&[u8], Vec<&[u8]>)> {
     let (how, whole) = bytes.split_first()?;
     let mut state = u32::from(how ^ b'0');

@@ -1,4 +1,4 @@
-//! How much memory something takes.
+//! Measurement of the memory that a piece of work takes.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -11,7 +11,7 @@ static PEAK: AtomicUsize = AtomicUsize::new(0);
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-// SAFETY: the system's allocator does all of it.
+// SAFETY: all calls are passed to the system's allocator.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let now = NOW.fetch_add(layout.size(), Relaxed) + layout.size();
@@ -25,7 +25,7 @@ unsafe impl GlobalAlloc for Counting {
     }
 }
 
-/// Runs `work`, which may never hold more than `base` bytes and `each` for every byte of its input.
+/// Runs `work`, which may never hold more than `base` bytes plus `each` bytes for every byte of its input.
 #[track_caller]
 pub fn bounded<T>(input: usize, base: usize, each: usize, work: impl FnOnce() -> T) -> T {
     let before = NOW.load(Relaxed);

@@ -1,17 +1,17 @@
-//! Answers of the Redis protocol, read strictly.
+//! Strict parser of replies of the Redis protocol.
 
-/// What kind of answer it was. Numbers and texts depend on the time, errors do not.
+/// Kind of a reply. Numbers and texts depend on the time, errors do not.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Answer {
     Simple,
     Error(String),
     Integer,
-    /// A text, or that there is none.
+    /// A text or nil.
     Text,
     List(Vec<Answer>),
 }
 
-/// Every answer of `bytes`, none of which is left over.
+/// Parses `bytes` completely into replies.
 #[track_caller]
 pub fn answers(mut bytes: &[u8]) -> Vec<Answer> {
     let mut answers = Vec::new();
@@ -41,7 +41,7 @@ fn answer(bytes: &mut &[u8]) -> Answer {
         "_" | "$" if text.is_empty() || text == "-1" => Answer::Text,
         "$" => {
             let length = usize::try_from(number()).expect("a length");
-            let (_, rest) = bytes.split_at_checked(length).expect("as long as it says");
+            let (_, rest) = bytes.split_at_checked(length).expect("the text is shorter than its length");
             *bytes = rest.strip_prefix(b"\r\n").expect("a line end");
             Answer::Text
         }

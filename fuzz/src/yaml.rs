@@ -8,9 +8,9 @@ use slidegate_server::fuzzing::rules_json;
 #[track_caller]
 pub fn mistakes(text: &str, error: &Error) {
     let problems = error.problems();
-    assert!(!problems.is_empty(), "denied, and nothing is wrong");
-    assert!(problems.is_sorted(), "in the order of their lines");
-    // A file may end in the middle of something; and YAML has more line ends than one.
+    assert!(!problems.is_empty(), "the file is rejected without a mistake");
+    assert!(problems.is_sorted(), "mistakes are in the order of their lines");
+    // A mistake may be after the last line, because a file may end too early, and YAML has several kinds of line ends.
     let lines = 2 + text.matches(['\n', '\r', '\u{85}', '\u{2028}', '\u{2029}']).count() as u64;
     for problem in problems {
         crate::assert_plain_line(&problem.message);
@@ -19,7 +19,7 @@ pub fn mistakes(text: &str, error: &Error) {
     }
 }
 
-/// Rules keep their bounds, and what is shown of them are the same rules.
+/// Asserts that rules are within their bounds, and that printing and parsing gives the same rules.
 #[track_caller]
 pub fn rules(rules: &Rules) {
     assert!(rules.iter().count() <= MAX_RULES);
@@ -40,7 +40,7 @@ pub fn rules(rules: &Rules) {
     }
 }
 
-/// The same rules, but for the order of attributes in a `match`.
+/// The rules are equal, except for the order of attributes in a `match`.
 #[track_caller]
 pub fn same(read: &Rules, rules: &Rules) {
     assert_eq!(rules_json(read), rules_json(rules));

@@ -1,5 +1,5 @@
-//! Files of envoyproxy/ratelimit, several between lines of `===`: mistakes have messages; what `import` prints are the rules
-//! that `translate` makes.
+//! Files of envoyproxy/ratelimit, several between lines of `===`: mistakes have messages, and `import` prints the rules
+//! that `translate` returns.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,5 +1,5 @@
-//! HTTP input, split as the first byte says: answers are well-formed, and the same whether the fast path or hyper reads the
-//! requests, however they arrive.
+//! HTTP input, split as the first byte says: answers are well-formed, and the same for the fast path and hyper, for any
+//! split of the input.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -10,7 +10,7 @@ use slidegate_server::fuzzing::http;
 fuzz_target!(|bytes: &[u8]| {
     let Some((whole, pieces)) = cut(bytes) else { return };
     if whole.windows(5).any(|word| word == b"HEAD ") {
-        // Its answer says how long a body would be that it does not have.
+        // The response to HEAD has the length of a body, but no body.
         return;
     }
     let closed = whole.len() % 8 == 7;
@@ -28,7 +28,7 @@ fuzz_target!(|bytes: &[u8]| {
     same(&responses(&[whole]), &split);
 });
 
-/// A connection may end after an answer that did not wait for all of its request; not after a decision.
+/// A connection may end after a response to an incomplete request, but not after a decision.
 #[track_caller]
 fn same(one: &[(u16, String)], other: &[(u16, String)]) {
     let both = one.len().min(other.len());
@@ -42,7 +42,7 @@ fn by_hyper(answer: &Answer) -> bool {
     answer.status == 100 || (answer.status >= 400 && answer.body.is_empty())
 }
 
-/// Removes what depends on the time: numbers, and the signatures of reservations.
+/// Removes the parts that depend on the time: numbers, and the signatures of reservations.
 fn timeless(answer: &Answer) -> String {
     const FIELD: &str = "\"reservation\":\"";
     const SIGNATURE: usize = 32;

@@ -16,7 +16,7 @@ fuzz_target!(|bytes: &[u8]| {
     let head = format!(
         "POST /v1/{path} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n"
     );
-    // An answer to each of many requests is longer than they are.
+    // The responses to many short requests are longer than the requests.
     let all = bounded(body.len(), 4 << 20, 1 << 10, || http(&[head.as_bytes(), body], false));
     let [answer] = &answers(&all)[..] else { panic!("one answer: {all:?}") };
     assert!(answer.json);
@@ -58,9 +58,9 @@ fn decision(json: &Value) {
         assert_plain_line(limit["key"].as_str().expect("a key"));
     }
     if let Some(text) = json["reservation"].as_str() {
-        // Limiters of one process have one key.
+        // All limiters of a process share one signing key.
         let limiter = Limiter::per_second(1).expect("a limiter");
-        let reservation = limiter.verify(text).expect("given out here");
+        let reservation = limiter.verify(text).expect("the reservation was signed in this process");
         assert_eq!(limiter.sign(&reservation), text);
         assert!(allowed);
     }

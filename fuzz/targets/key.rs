@@ -1,5 +1,5 @@
-//! Keys: each can be read back, so that no two are the same; braces are those of its tag, so that nobody chooses a slot;
-//! as long as they may be, and printed as they are.
+//! Keys: each can be parsed again, so no two inputs have the same key. Only a tag has braces, so a client cannot choose
+//! a slot. The length is bounded, and keys are printed unchanged.
 #![no_main]
 
 use arbitrary::Arbitrary;
@@ -18,7 +18,7 @@ struct Parts {
 #[derive(Arbitrary, Debug)]
 struct Input {
     parts: Parts,
-    /// Instead of the value there, if there is one.
+    /// Index of the value that `other` replaces, if it exists.
     at: u8,
     other: String,
 }
@@ -57,7 +57,7 @@ fn write(Parts { tag, rule, values }: &Parts) -> Key {
     }
 }
 
-/// Long values as their digests.
+/// Replaces long values by their digests.
 fn shortened(parts: &Parts) -> Parts {
     let short = |(name, value): &(String, String)| {
         if value.len() <= MAX_PLAIN_VALUE {
@@ -65,7 +65,7 @@ fn shortened(parts: &Parts) -> Parts {
         }
         let digest = Sha256::digest(value.as_bytes());
         let digest: String = digest[..16].iter().map(|byte| format!("{byte:02X}")).collect();
-        // No value that was given has this before it.
+        // No input value has this prefix.
         (name.clone(), format!("\0#{digest}"))
     };
     Parts {

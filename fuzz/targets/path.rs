@@ -1,5 +1,5 @@
-//! Paths in one spelling: visible ASCII, the spelling of a spelling is itself, and every other spelling of it that the options
-//! join is spelled the same.
+//! Normalized paths: the result is visible ASCII, normalizing it again changes nothing, and all spellings that the
+//! options merge have the same result.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,5 +1,5 @@
-//! A call of `ShouldRateLimit`, cut as the first byte says; the rest is its message. A status for each descriptor, all
-//! allowed or not; errors have messages.
+//! A call of `ShouldRateLimit`: the first byte selects the cuts, the rest is the message. The response has a status for
+//! each descriptor, all of them allowed or none charged; errors have messages.
 #![no_main]
 
 use http::{HeaderName, HeaderValue};
@@ -20,7 +20,7 @@ fuzz_target!(|bytes: &[u8]| {
     let (before, after) = prefix.split_at(message.len() % 5);
     let pieces = [&[before, after], &pieces[..]].concat();
     let request = RateLimitRequest::decode(message);
-    // A descriptor that says nothing is two bytes.
+    // An empty descriptor is two bytes.
     let answered = bounded(message.len(), 4 << 20, 1 << 10, || should_rate_limit(&pieces));
     match (request, answered) {
         (Ok(request), Ok(frames)) => answer(&request, &frames),
@@ -30,7 +30,7 @@ fuzz_target!(|bytes: &[u8]| {
         }
         (Err(error), Ok(_)) => panic!("{error} was answered"),
     }
-    // And what comes without a frame.
+    // The same bytes without a frame.
     if let Err((_, message)) = should_rate_limit(&[message]) {
         assert_plain_line(&message);
     }

@@ -1,5 +1,5 @@
-//! Reservations from untrusted input: text that is not signed is rejected; without the signature it reads and prints the same, and
-//! never chooses a slot; signed it verifies, and no altered text does.
+//! Reservations from untrusted input: unsigned text is rejected. Text without a signature is the same after parsing and
+//! printing, and never chooses a slot. Signed text verifies, and altered text does not.
 #![no_main]
 
 use std::sync::LazyLock;
@@ -16,7 +16,7 @@ static OTHER: LazyLock<Limiter> = LazyLock::new(|| {
 
 fuzz_target!(|text: &str| {
     match bounded(text.len(), 1 << 16, 64, || LIMITER.verify(text)) {
-        Ok(reservation) => panic!("nobody has signed {reservation:?}"),
+        Ok(reservation) => panic!("no key has signed {reservation:?}"),
         Err(error) => assert_plain_line(&error.to_string()),
     }
     let Some(reservation) = bounded(text.len(), 1 << 16, 64, || unsigned(text)) else { return };
@@ -34,7 +34,7 @@ fuzz_target!(|text: &str| {
     }
     assert_eq!(verified, Ok(reservation));
     assert!(OTHER.verify(&signed).is_err());
-    // Every part of the signature, and some of the rest.
+    // Alters every byte of the signature, and some bytes of the text.
     let step = (text.len() / 16).max(1);
     for place in (0..text.len()).step_by(step).chain(text.len()..signed.len()) {
         let mut altered = signed.clone().into_bytes();

@@ -1,5 +1,5 @@
-//! RESP input, split as the first byte says: answers are well-formed, one for each command, and the same however
-//! the commands arrive.
+//! RESP input, split as the first byte says: answers are well-formed, one for each command, and the same for any split
+//! of the input.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

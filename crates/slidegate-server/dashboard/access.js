@@ -52,7 +52,7 @@ function use(answer) {
   text($("token-open"), hasToken() ? words[rights?.token] ?? "Token" : "Token");
   attribute($("token-open"), "data-held", hasToken() && !wrong);
   attribute($("token-open"), "data-bad", hasToken() && wrong);
-  // Without a right to call, the notice of the feed says so.
+  // If the page may not call the API, the notice of the live feed explains it.
   if (wrong && hasToken() && rights.may_call) notice("token", "alert", "The server does not accept the token of this tab.", "Enter another token, or remove it.", ["Token", () => askForToken()]);
   else notice("token", null);
   for (const listener of listeners) listener();

@@ -29,7 +29,7 @@ export function setToken(value) {
     if (token) sessionStorage.setItem(KEPT, token);
     else sessionStorage.removeItem(KEPT);
   } catch {
-    // See above.
+    // Without storage the token lasts as long as the page.
   }
 }
 

@@ -32,7 +32,7 @@ export class Editor {
     let mayRead = mayChange();
     onAccess(() => {
       this.buttons();
-      // The comments in the rules are shown only to those who may change them.
+      // Only users who may change the rules see their comments.
       if (mayRead !== mayChange() && this.base != null && !this.dirty()) this.read();
       mayRead = mayChange();
     });

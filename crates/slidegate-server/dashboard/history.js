@@ -15,7 +15,7 @@ export class History {
   start({ until_ms, allowed, denied }) {
     this.allowed.fill(NaN);
     this.denied.fill(NaN);
-    // A step is named by its start. `until_ms` is the end of the last one.
+    // The index of a step is its start. `until_ms` is the end of the last step.
     this.last = Math.round(until_ms / 1000 / this.unit) - (this.unit > 1 ? 1 : 0);
     const from = this.last - allowed.length + 1;
     for (let i = Math.max(0, allowed.length - this.size); i < allowed.length; i++) {

@@ -9,7 +9,7 @@ use slidegate::Micros;
 use crate::scenarios::AlgorithmChoice;
 use crate::traffic::{Format, Instants, Pair, Shape};
 
-/// Rules, traffic, and what to find out.
+/// Rules, traffic, and the question to answer.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Every request is evaluated by the code that decides in production, at the time it has in the trace: a day takes seconds.

@@ -12,10 +12,11 @@ use slidegate::{Algorithm, Decision, Key, Micros, Mode, Quota, Request, Rules};
 use crate::scenario::Scenario;
 use crate::stats::{KeyHasher, Stats};
 
-/// Maximum number of keys with counts of their own: as many as a server counts.
+/// Maximum number of keys with their own counts: as many as a server counts.
 pub(crate) const MAX_KEYS: usize = slidegate::bounds::DEFAULT_MAX_KEYS;
 
-/// Algorithm that replaces the algorithms of the rules, by its name. Its parameter is that of the rule, or the default.
+/// Algorithm that replaces the algorithms of the rules, by its name. Its parameter (burst or slices) is taken from the
+/// rule, or is the default.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct AlgorithmChoice(&'static str);
 
@@ -39,7 +40,7 @@ impl ValueEnum for AlgorithmChoice {
     }
 }
 
-/// Algorithms that count over time: all but those of held permits.
+/// Algorithms that count over time: all except `concurrency`.
 fn over_time(limit: u64) -> impl Iterator<Item = Algorithm> {
     Algorithm::all(limit).into_iter().filter(|algorithm| !algorithm.is_held())
 }
@@ -141,7 +142,8 @@ impl Scenarios {
         visit: impl FnOnce(&Decision),
     ) -> Result<(), String> {
         let decisions = self.runs.iter_mut().map(|run| run.scenario.decide(at, request, Decision::clone));
-        // A request that one scenario rejects as invalid counts for none of them. All have decided by now, so they stay in step.
+        // A request that one scenario rejects as invalid counts for none of them. All scenarios have decided it, so
+        // their counters stay comparable.
         let decisions = decisions.collect::<Vec<_>>().into_iter().collect::<Result<Vec<_>, _>>()?;
         let [first, .., last] = &decisions[..] else { return Err("no algorithm to compare".to_owned()) };
         for (run, decision) in self.runs.iter_mut().zip(&decisions) {

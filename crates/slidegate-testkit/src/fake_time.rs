@@ -1,4 +1,4 @@
-//! Clock of its own for one server, by libfaketime.
+//! Separate clock for one server, with libfaketime.
 
 use std::path::PathBuf;
 
@@ -41,8 +41,8 @@ impl FakeTime {
         std::fs::rename(&next, self.file.path()).unwrap();
     }
 
-    /// Starts a Redis 6.2 whose clock is stopped, exact to the microsecond. Newer servers add fractions of a millisecond of
-    /// their own, or do not start.
+    /// Starts a Redis 6.2 whose clock is stopped, exact to the microsecond. Newer servers add fractions of a
+    /// millisecond themselves, or do not start.
     pub fn stopped(&self) -> RedisServer {
         self.stop_at(1_000_000);
         RedisServer::with(Flavour::Redis62, &[], &self.environment())

@@ -5,7 +5,7 @@ use std::time::Duration;
 /// Fault of the network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// Everything passes.
+    /// No fault: everything passes.
     None,
     /// Every byte is late by this time, in each direction, for any number of bytes under way.
     Delay(Duration),
@@ -13,7 +13,7 @@ pub enum Fault {
     BlackHole,
     /// Connections end with RST, new ones as soon as they are accepted.
     Reset,
-    /// A few bytes at a time, in each direction.
+    /// Only a few bytes pass at a time, in each direction.
     Drip {
         /// Bytes at a time.
         bytes: usize,
@@ -27,6 +27,7 @@ pub enum Fault {
     /// The server receives this number of further bytes over all connections. Then the proxy closes the connection of the
     /// last byte: complete commands are executed, and no reply follows. After one cut the fault is `None`.
     CutAfterBytes(u64),
-    /// As `CutAfterBytes`, counted in whole commands, including those of the handshake. Not for TLS, which hides commands.
+    /// Like `CutAfterBytes`, but the number is of whole commands, including the handshake. It does not work with TLS,
+    /// which hides commands.
     CutAfterCommands(u64),
 }

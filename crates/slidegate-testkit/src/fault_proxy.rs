@@ -2,8 +2,8 @@
 //!
 //! A test starts the proxy in front of a server, gives its URL to the code under test, and changes the fault at any
 //! moment. A fault applies to open and to new connections. When `set` has returned, the proxy passes nothing that the
-//! fault forbids, and connections that the fault ends have ended. The proxy has a thread of its own, so tests may be
-//! `async` or not. Dropping the proxy closes all connections.
+//! fault forbids, and connections that the fault ends have ended. The proxy has its own thread, so tests may be `async`
+//! or not. Dropping the proxy closes all connections.
 //!
 //! ```ignore
 //! let server = RedisServer::start(Flavour::Redis7);
@@ -175,7 +175,7 @@ async fn run(wires: &Arc<Wires>, mut listener: Listener, mut orders: mpsc::Unbou
                     listener = listener.set_open(fault != Fault::Deny);
                     wires.fault.send_replace(fault);
                     if fault.ends_connections() {
-                        // Otherwise a task that is not awake yet would miss a fault that ends soon.
+                        // Lets every task run, so that a task that is not awake yet does not miss a short fault.
                         while let Some(ended) = connections.join_next().await {
                             ended.unwrap();
                         }

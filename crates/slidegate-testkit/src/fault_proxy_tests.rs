@@ -1,4 +1,4 @@
-//! The fault proxy itself: each fault, as a plain client sees it. Times are only ever "not before".
+//! Tests of the fault proxy: each fault, as a plain client sees it. Times are only lower bounds.
 #![expect(clippy::disallowed_methods, reason = "a client measures how late an answer is")]
 
 use std::io::{ErrorKind, Read, Write};
@@ -36,7 +36,7 @@ fn ping(client: &mut TcpStream) -> std::io::Result<Vec<u8>> {
     answer(client, PONG.len())
 }
 
-/// Nothing comes for a while, and the connection stays open.
+/// Asserts that nothing arrives for a while and the connection stays open.
 fn silent(client: &mut TcpStream) {
     client.set_read_timeout(Some(A_WHILE)).unwrap();
     let error = client.read(&mut [0]).unwrap_err();
@@ -73,7 +73,7 @@ fn delay_is_independent_of_the_number_of_requests() {
     let begin = Instant::now();
     assert_eq!(ping(&mut client).unwrap(), PONG);
     assert!(begin.elapsed() >= 2 * A_WHILE, "each direction: {:?}", begin.elapsed());
-    // Forty writes apart: one after the other they would take eight seconds, which is more than we wait.
+    // Forty writes are delayed in parallel: one after the other they would take eight seconds, longer than the timeout.
     client.set_read_timeout(Some(Duration::from_secs(4))).unwrap();
     for _ in 0..40 {
         client.write_all(b"PING\r\n").unwrap();
@@ -97,7 +97,7 @@ fn black_hole_keeps_connections_and_bytes() {
     assert_eq!((proxy.bytes_to_server(), proxy.bytes_to_client()), passed);
     proxy.set(Fault::None);
     for client in [&mut old, &mut new] {
-        assert_eq!(answer(client, PONG.len()).unwrap(), PONG, "it goes on where it stopped");
+        assert_eq!(answer(client, PONG.len()).unwrap(), PONG, "the connection continues where it stopped");
     }
 }
 
@@ -109,7 +109,7 @@ fn black_hole_buffers_a_bounded_number_of_bytes() {
     proxy.set(Fault::BlackHole);
     client.set_write_timeout(Some(A_WHILE)).unwrap();
     let megabyte = vec![b'x'; 1 << 20];
-    // What the kernel's buffers take, and no more.
+    // Only the buffers of the kernel accept bytes.
     let full = (0..64).find_map(|_| client.write_all(&megabyte).err());
     assert!(full.is_some_and(|error| error.kind() == ErrorKind::WouldBlock));
 }
@@ -128,7 +128,7 @@ fn reset_closes_open_and_new_connections() {
     assert_eq!(holed.read(&mut [0]).unwrap_err().kind(), ErrorKind::ConnectionReset);
     let new = TcpStream::connect(proxy.address()).and_then(|mut new| new.read(&mut [0]));
     assert_eq!(new.unwrap_err().kind(), ErrorKind::ConnectionReset);
-    // A fault that is over at once has been felt all the same.
+    // Even a fault that ends at once has its effect.
     for _ in 0..50 {
         proxy.set(Fault::None);
         let mut client = connect(&proxy);
@@ -147,13 +147,13 @@ fn drip_is_slow_and_complete() {
     proxy.set(Fault::Drip { bytes: 2, every: Duration::from_millis(10) });
     let begin = Instant::now();
     assert_eq!(ping(&mut client).unwrap(), PONG);
-    // Six bytes there and seven back.
+    // Six bytes go to the server, and seven come back.
     assert!(begin.elapsed() >= Duration::from_millis((3 + 4) * 10), "{:?}", begin.elapsed());
     proxy.set(Fault::Drip { bytes: 1, every: Duration::from_secs(3_600) });
     client.write_all(b"PING\r\n").unwrap();
     silent(&mut client);
     proxy.set(Fault::None);
-    assert_eq!(answer(&mut client, PONG.len()).unwrap(), PONG, "nobody waits for the next drop");
+    assert_eq!(answer(&mut client, PONG.len()).unwrap(), PONG, "no write waits for the next chunk");
 }
 
 #[test]
@@ -236,7 +236,7 @@ async fn retarget_applies_to_new_connections() {
     second.kill();
     assert!(redis::cmd("PING").exec_async(&mut new).await.is_err());
     let mut nobody = connect(&proxy);
-    assert_eq!(nobody.read(&mut [0]).unwrap(), 0, "closed: there is nobody behind");
+    assert_eq!(nobody.read(&mut [0]).unwrap(), 0, "closed: no server listens behind the proxy");
     second.restart();
     assert_eq!(ping(&mut connect(&proxy)).unwrap(), PONG);
 }

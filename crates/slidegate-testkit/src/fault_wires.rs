@@ -121,7 +121,7 @@ impl Wires {
         Ok(())
     }
 
-    #[expect(clippy::disallowed_methods, reason = "a delay is counted from when a byte came")]
+    #[expect(clippy::disallowed_methods, reason = "a delay counts from the arrival of a byte")]
     async fn read(&self, side: Side, from: ReadHalf<'_>, queue: mpsc::Sender<Chunk>) -> Result<(), End> {
         let mut fault = self.fault.subscribe();
         let mut buffer = vec![0; 4 * 1_024];

@@ -15,7 +15,7 @@ use tokio::sync::mpsc;
 /// Longest wait for a response.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// One HTTP/2 connection with a runtime of its own.
+/// One HTTP/2 connection with its own runtime.
 pub struct Client {
     runtime: tokio::runtime::Runtime,
     sender: SendRequest<Chunks>,
@@ -75,7 +75,7 @@ impl Client {
         let handle = self.runtime.handle().clone();
         let answer = handle.spawn(async move {
             let sent = sender.send_request(request);
-            // Another call on the same connection is answered after this one has arrived.
+            // The server answers a later call on the same connection only after it has read this one.
             finish(sent.await.unwrap()).await
         });
         let other = self.call("/nobody/knows", &[], Some(b""));

@@ -36,7 +36,7 @@ impl Cluster {
     pub fn start() -> Cluster {
         let nodes: Vec<RedisServer> = (0..2 * SHARDS).map(|_| node()).collect();
         for (i, node) in nodes.iter().enumerate() {
-            // Different epochs from the start, because nodes resolve collisions slowly.
+            // Nodes get different epochs from the start, because they resolve collisions slowly.
             node.run(&format!("CLUSTER SET-CONFIG-EPOCH {}", i + 1));
             if let Some(slots) = SLOTS.get(i) {
                 node.run(&format!("CLUSTER ADDSLOTSRANGE {slots}"));
@@ -60,7 +60,7 @@ impl Cluster {
         for (primary, replica) in primaries.iter().zip(replicas) {
             replica.run(&format!("CLUSTER REPLICATE {}", id(primary)));
         }
-        cluster.wait("all know the replicas", |view| {
+        cluster.wait("all nodes know the replicas", |view| {
             view.iter().filter(|entry| entry.has("slave")).count() == SHARDS
         });
         cluster.wait_until_ok();
@@ -134,7 +134,7 @@ impl Cluster {
     /// Moves a slot like `migrate_slot`, `keys` at a time, and calls `after` after each step.
     pub fn migrate_slot_by(&self, slot: u16, to: u16, keys: usize, mut after: impl FnMut(Step)) {
         let (source, target) = (self.node(self.node_of_slot(slot)), self.node(to));
-        assert_ne!(source.port, to, "slot {slot} is there already");
+        assert_ne!(source.port, to, "the node has slot {slot} already");
         let (source_id, target_id) = (id(source), id(target));
         target.run(&format!("CLUSTER SETSLOT {slot} IMPORTING {source_id}"));
         source.run(&format!("CLUSTER SETSLOT {slot} MIGRATING {target_id}"));
@@ -150,18 +150,19 @@ impl Cluster {
             }
             let mut migrate = redis::cmd("MIGRATE");
             migrate.arg("127.0.0.1").arg(to).arg("").arg(0).arg(5_000).arg("KEYS").arg(&batch);
-            // NOKEY if they expired meanwhile.
+            // The reply is NOKEY if the keys expired meanwhile.
             migrate.query::<String>(&mut connection).unwrap();
             moved += batch.len();
             after(Step::Moved(moved));
         }
-        // The new owner first: until the old one knows, it sends clients there.
+        // The new owner gets the slot first. Until the old owner knows of the change, it redirects clients to the new
+        // one.
         let rest = self.primaries().map(|port| self.node(port));
         let others = rest.into_iter().filter(|node| node.port != to && node.port != source.port);
         for node in [target, source].into_iter().chain(others.filter(|node| self.is_living(node))) {
             node.run(&format!("CLUSTER SETSLOT {slot} NODE {target_id}"));
         }
-        self.wait("all know the new owner", |view| owner(view, slot) == Some(to));
+        self.wait("all nodes know the new owner", |view| owner(view, slot) == Some(to));
         after(Step::Closed);
     }
 
@@ -368,7 +369,7 @@ fn replica_takes_over_and_old_primary_follows() {
         view.iter().any(|entry| entry.port == old && entry.has("slave") && !entry.has("fail"))
     });
     cluster.wait_until_ok();
-    // The primary that is paused seems to be gone, so the roles change back.
+    // The paused primary does not answer, so the roles change back.
     cluster.pause(new);
     assert_eq!(cluster.wait_for_failover(shard, new), old);
     cluster.resume(new);

@@ -40,7 +40,7 @@ impl Sentinels {
                 redis::from_redis_value(sentinel.run(&format!("SENTINEL MASTER {name}"))).unwrap();
             master["num-slaves"] == "1" && master["num-other-sentinels"] == "2" && master["flags"] == "master"
         };
-        eventually("the sentinels know all", || sentinels.iter().all(knows_all));
+        eventually("the sentinels know all nodes", || sentinels.iter().all(knows_all));
         Sentinels { nodes: [primary, replica], sentinels }
     }
 

@@ -132,7 +132,7 @@ impl RedisServer {
         self.kill();
         let mut process = self.process();
         let child = listening(&mut process.start, self.port);
-        process.child = Some(child.expect("it started here before"));
+        process.child = Some(child.expect("the server was started here before"));
     }
 
     /// Disables the check on drop, for tests that write their own keys or leave the server unable to answer.
@@ -184,7 +184,7 @@ impl RedisServer {
 
     /// Sends a signal, such as `-STOP` and `-CONT` to stop the process for a while as a busy machine would.
     pub fn signal(&self, signal: &str) {
-        let id = self.process().child.as_ref().expect("it was killed").id();
+        let id = self.process().child.as_ref().expect("the server was killed").id();
         let killed = Command::new("kill").args([signal, &id.to_string()]).status().unwrap();
         assert!(killed.success());
     }
@@ -196,7 +196,7 @@ impl RedisServer {
         for key in keys {
             let ttl: i64 = redis::cmd("PTTL").arg(&key).query(&mut connection).unwrap();
             let name = String::from_utf8_lossy(&key).into_owned();
-            // -1: the key never expires. -2: it is gone. 0: it expires within this millisecond.
+            // PTTL: -1 if the key never expires, -2 if it does not exist, 0 if it expires within this millisecond.
             assert_ne!(ttl, -1, "{name} has no time to live");
         }
     }
@@ -209,7 +209,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 #[expect(clippy::disallowed_methods, reason = "the limit is on real time")]
 pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     let begun = std::time::Instant::now();
-    // Quick steps first: most conditions hold within a few milliseconds.
+    // The first pauses are short, because most conditions hold within a few milliseconds.
     let mut pause = Duration::from_millis(2);
     while !holds() {
         assert!(begun.elapsed() < PATIENCE, "not in {PATIENCE:?}: {what}");
@@ -238,14 +238,14 @@ pub fn lasting_port() -> u16 {
         }
         reserved
     };
-    // Each process begins elsewhere, so that they seldom try the same port.
+    // Each process starts at a different port, so that two processes rarely try the same one.
     let first = std::process::id().wrapping_mul(61) % 10_000;
     let mut ports =
         (0..10_000).map(|_| 12_000 + ((first + NEXT.fetch_add(1, Ordering::SeqCst)) % 10_000) as u16);
-    ports.find(|port| reserve(*port)).expect("a port that is free, and free 10,000 above")
+    ports.find(|port| reserve(*port)).expect("a free port, with the port 10,000 above it free too")
 }
 
-/// Starts the process and waits until it accepts connections. None if it exits instead.
+/// Starts the process and waits until it accepts connections. Returns `None` if it exits instead.
 fn listening(start: &mut Command, port: u16) -> Option<Child> {
     let mut child = start.spawn().unwrap_or_else(|error| {
         panic!("{}: {error}; run scripts/tools.sh", start.get_program().display());

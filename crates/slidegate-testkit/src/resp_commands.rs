@@ -45,7 +45,7 @@ impl Commands {
                 match kind {
                     b'*' => self.strings = number,
                     b'$' => self.bytes = number.saturating_add(2),
-                    // An inline command. An empty line is no command.
+                    // An inline command. An empty line is not a command.
                     _ => return !matches!(kind, b'\r' | b'\n'),
                 }
                 false

@@ -99,7 +99,7 @@ fn traffics() -> Vec<Vec<u64>> {
     };
     let (mut random, mut now) = (Vec::new(), 10 * SECOND);
     while now < 310 * SECOND {
-        // One and a half times the capacity, in clusters.
+        // Arrivals in clusters, at one and a half times the capacity.
         now += if below(5) == 0 { below(50_000) } else { below(3_000) };
         random.push(now);
     }

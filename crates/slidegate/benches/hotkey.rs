@@ -1,7 +1,8 @@
-//! Hot keys: one script call a request beside what makes it faster, in one run.
+//! Hot keys: one script call per request, compared with coalescing, the deny cache and leases, in one run.
 //!
-//! `cargo bench -p slidegate --bench hotkey [-- seconds [load]]` prints a table, or the rows of loads with that word. Contenders take turns, round after round; a
-//! figure is the median of its rounds, a ratio that of the rounds' ratios.
+//! `cargo bench -p slidegate --bench hotkey [-- seconds [load]]` prints a table, or only the rows of loads whose name
+//! contains `load`. Contenders take turns, round after round. A figure is the median of its rounds; a ratio is the
+//! median of the ratios within a round.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::print_stdout)]
 #![expect(clippy::disallowed_methods, reason = "it measures")]
 
@@ -55,12 +56,12 @@ struct Figures {
     decisions: f64,
     scripts: f64,
     commands: f64,
-    /// Redis's time a decision, in microseconds.
+    /// Time of Redis per decision, in microseconds.
     micros: f64,
 }
 
-/// Scripts that were called, the microseconds they took, and commands of every kind, those of scripts and of
-/// heartbeats too.
+/// Returns the number of script calls, their microseconds, and the number of all commands, including those of scripts
+/// and heartbeats.
 fn calls(server: &RedisServer) -> [f64; 3] {
     let info =
         |section: &str| redis::from_redis_value::<String>(server.run(&format!("INFO {section}"))).unwrap();
@@ -75,7 +76,7 @@ fn calls(server: &RedisServer) -> [f64; 3] {
     [of("calls="), of("usec="), all.trim().parse().unwrap()]
 }
 
-/// Decisions a second of all callers, and calls to Redis a second.
+/// Decisions per second of all callers, and calls to Redis per second.
 async fn rate<S: Store + Clone + 'static>(
     store: &S,
     load: Load,
@@ -104,7 +105,8 @@ async fn rate<S: Store + Clone + 'static>(
                 };
                 store.admit(std::slice::from_ref(checks)).await.unwrap();
                 n += 1;
-                // The clock is dearer than some of the answers. Who is never made to wait lets others in now and then.
+                // Reading the clock takes longer than some decisions, so it is read only every 32 decisions. A caller
+                // that never waits yields here.
                 if n.is_multiple_of(32) {
                     if start.elapsed() >= length {
                         break;
@@ -130,7 +132,7 @@ async fn rate<S: Store + Clone + 'static>(
     }
 }
 
-/// The same, of a rule with a lease of up to 10,000 permits for a tenth of the window.
+/// The same checks, for a rule with a lease of up to 10,000 permits for a tenth of the window.
 fn lease(checks: &Checks) -> Checks {
     let check = &checks.as_slice()[0];
     let quota = check.quota.with_algorithm(Algorithm::TimeSlice { slices: 10 }).unwrap();

@@ -2,7 +2,7 @@
 //!
 //! `cargo bench -p slidegate --bench redis [-- seconds [events…]]` prints a table. Contenders take turns, round after round,
 //! because the speed of a machine drifts. A figure is the median of its rounds; a ratio is the median of the ratios within a
-//! round. Every key stays at its number of events: as one is admitted, one leaves.
+//! round. The number of events per key stays constant: one leaves for each that is admitted.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::print_stdout)]
 #![expect(clippy::disallowed_methods, reason = "it measures")]
 
@@ -115,8 +115,9 @@ impl Contender {
     async fn decide(&self, key: &Key, quota: &Quota, cost: u64) -> usize {
         match self {
             Contender::Seed { connection, digest } => {
-                // This script takes the time of the client. In microseconds, because two requests of one millisecond would
-                // count once; and relative to a recent day, because `..` would otherwise print both alike.
+                // This script takes the time of the client. The time is in microseconds, because two requests of one
+                // millisecond would count once. It is relative to a recent day, because `..` would otherwise print two
+                // different times alike.
                 let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_micros() as u64
                     - 1_790_000_000_000_000;
                 let mut command = redis::cmd("EVALSHA");

@@ -53,7 +53,8 @@ fn main() {
     let seconds = std::env::args().skip(1).find_map(|word| word.parse().ok()).unwrap_or(1.0);
     let length = Duration::from_secs_f64(seconds);
     let store = MemoryStore::with_max_keys(4 * KEYS);
-    // Long enough that no key is evicted before its next turn, short enough that admissions leave as others arrive.
+    // The window is so long that no key is evicted before its next turn, and so short that admissions leave as others
+    // arrive.
     let quota = Quota::new(1_000_000, Duration::from_secs(10)).unwrap();
     let batch: Vec<Checks> = (0..KEYS)
         .map(|n| Checks::one(Check::new(Key::new("u", [("id", n.to_string().as_str())]), quota, 1)).unwrap())

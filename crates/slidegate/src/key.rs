@@ -29,7 +29,7 @@ pub const MAX_PLAIN_VALUE: usize = 80;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Key {
     /// Hash of the text. The seed is random per process, so that no client can choose names that collide in one bucket.
-    /// It is computed once, however many tables the key goes through.
+    /// It is computed once, for all tables that the key is looked up in.
     hash: u64,
     text: KeyText,
 }
@@ -180,7 +180,7 @@ impl KeyTemplate {
     }
 }
 
-/// Digests of the long values of one request: each value is hashed once, however many rules use it in their keys.
+/// Digests of the long values of one request: each value is hashed once, even if several rules use it in their keys.
 #[derive(Default)]
 pub(crate) struct Digests<'v>(RefCell<Vec<(&'v str, Digest128)>>);
 

@@ -11,7 +11,8 @@
 //! # Ok::<(), slidegate::Error>(()) }).unwrap();
 //! ```
 //!
-//! The [`guide`] goes on from here, step by step. A denial is a decision, not an error. It names the rule that denied and the exact wait until the request would be allowed:
+//! The [`guide`] continues from here, step by step. A denial is a decision, not an error. It names the rule that denied
+//! and the exact wait until the request would be allowed:
 //!
 //! ```
 //! # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {

@@ -2,7 +2,7 @@
 
 use crate::{Key, Micros};
 
-/// Sequence number of admissions that cannot be settled: attempts. No store gives it to another admission.
+/// Sequence number of admissions that cannot be settled: attempts. No store gives this number to another admission.
 pub(crate) const NEVER_SETTLED: u64 = u64::MAX;
 
 /// One admission of a key: its instant, its sequence number and its cost.

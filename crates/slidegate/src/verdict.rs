@@ -5,7 +5,8 @@ use smallvec::SmallVec;
 use crate::{Entry, Micros};
 
 /// Outcome of one check.
-// As wide as the neighbouring fields of `Verdict`: a byte with padding is copied in pieces, and the next read stalls.
+// The type is as wide as the neighbouring fields of `Verdict`: a byte with padding is copied in pieces, and the next
+// read stalls.
 #[repr(u64)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
@@ -29,7 +30,7 @@ impl Outcome {
 }
 
 /// Precision of [`Verdict::retry_after`].
-// As wide as the neighbouring fields of `Verdict`: see `Outcome`.
+// The type is as wide as the neighbouring fields of `Verdict`: see `Outcome`.
 #[repr(u64)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Precision {
@@ -52,7 +53,7 @@ pub struct Verdict {
     /// Permits in use. It can exceed `limit` after the limit was lowered or a settlement raised a cost.
     pub used: u64,
     /// Shortest wait after which the same cost fits if no other request arrives. Zero if the check was charged; the horizon of
-    /// the quota if it never fits. A lower bound if `precision` says so.
+    /// the quota if it never fits. If `precision` is `LowerBound`, this is a lower bound.
     pub retry_after: Micros,
     /// Precision of `retry_after`.
     pub precision: Precision,
@@ -97,7 +98,7 @@ crate::words! {
     /// The component that decided. If several components decided different rules of one request: the last variant, in the
     /// order of declaration, that took part.
     #[derive(Default, PartialOrd, Ord, Hash)]
-    // As wide as the neighbouring fields of `Verdicts`: see `Outcome`.
+    // The type is as wide as the neighbouring fields of `Verdicts`: see `Outcome`.
     #[repr(u64)]
     #[non_exhaustive]
     pub enum Source {

@@ -95,7 +95,7 @@ impl Auth {
     }
 }
 
-/// Compares `token` with every one of `tokens`, whichever matches.
+/// Compares `token` with all `tokens`, also after a match.
 fn matches(tokens: &[Token], token: &[u8]) -> Choice {
     let Token(digest) = Token::new(token);
     tokens.iter().fold(Choice::from(0), |found, Token(known)| found | known.ct_eq(&digest))

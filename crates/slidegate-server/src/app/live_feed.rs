@@ -85,9 +85,9 @@ mod tests {
         subscriptions.extend([live.subscribe().unwrap(), live.subscribe().unwrap()]);
         assert!(live.subscribe().is_none());
         subscriptions.pop();
-        assert!(live.subscribe().is_some(), "who leaves makes room");
+        assert!(live.subscribe().is_some(), "a subscriber that leaves makes room");
         live.stop();
         subscriptions.pop();
-        assert!(live.subscribe().is_none(), "nobody is let in while the server stops");
+        assert!(live.subscribe().is_none(), "no subscriber is accepted while the server stops");
     }
 }

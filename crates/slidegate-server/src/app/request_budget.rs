@@ -1,5 +1,4 @@
-//! Budget for unfinished requests: bytes that all connections together may hold of requests that have not arrived
-//! whole.
+//! Budget for unfinished requests: the bytes of incomplete requests that all connections together may hold.
 //!
 //! Each protocol bounds one request. Thousands of clients that each send most of a large request would still fill the
 //! memory. So the bytes beyond a fixed allowance of each connection are taken from one budget.

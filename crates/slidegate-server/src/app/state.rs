@@ -21,7 +21,7 @@ use crate::telemetry::log;
 use crate::telemetry::stats::{DecisionStats, Instrumented};
 use crate::telemetry::trace::TraceContext;
 
-/// Age limit of cached statistics of the memory store. To gather them, every key is visited.
+/// Age limit of cached statistics of the memory store. Gathering them visits every key.
 const MEMORY_STATS_TTL: Micros = Micros::from_secs(5);
 
 /// Age limit of cached statistics of Redis. It is shorter, because they include the state of circuit breakers.
@@ -190,7 +190,7 @@ impl AppState {
         let hash = rule_manager::hash(&rules);
         let edition = self.change_rules(rules, source, version);
         if edition.hash != hash && version.is_some_and(|version| version < edition.version) {
-            let message = "Redis numbers the new rules before those in force: they are there, and followed in ten seconds";
+            let message = "Redis gave the new rules a lower version than the rules in force: nodes apply them within ten seconds";
             return Err(Error::unavailable(message));
         }
         Ok(edition)

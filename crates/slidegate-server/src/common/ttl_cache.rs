@@ -97,7 +97,7 @@ mod tests {
                 computations.fetch_add(1, Ordering::SeqCst);
             })
         };
-        // The others wait from here on: `join!` polls them before it polls the release.
+        // The other callers wait from here on: `join!` polls them before it polls the release.
         let (one, other, ()) = tokio::join!(again(), again(), async { release.send(()).unwrap() });
         assert_eq!((one, other, computations.load(Ordering::SeqCst)), (Some(()), Some(()), 1));
     }

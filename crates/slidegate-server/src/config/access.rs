@@ -8,7 +8,8 @@ slidegate::section! {
         /// File of tokens, one per line. Only clients with such a token may call the API. Any client may, unless given. Like
         /// all files with secrets, it is read again when it changes.
         tokens_file: Option<PathBuf> { example("/etc/slidegate/tokens") },
-        /// File of tokens, one per line, that allow changes of rules and counts. `SLIDEGATE_ADMIN_TOKEN` is one as well.
+        /// File of tokens, one per line, that allow changes of rules and counts. The token in `SLIDEGATE_ADMIN_TOKEN`
+        /// is valid too.
         admin_tokens_file: Option<PathBuf> { example("/etc/slidegate/admin-tokens") },
     }
 }
@@ -20,7 +21,7 @@ slidegate::section! {
         certificate: PathBuf { required().example("/etc/slidegate/tls.crt") },
         /// Private key of the certificate.
         key: PathBuf { required().example("/etc/slidegate/tls.key") },
-        /// Certificates of the authorities that must have signed those of clients. Without it, clients need no
+        /// Certificates of the authorities that sign the certificates of clients. Without this field, clients need no
         /// certificate.
         client_ca: Option<PathBuf> { example("/etc/slidegate/ca.crt") },
     }

@@ -34,7 +34,8 @@ slidegate::section! {
         ipv6_prefix: u8 { between(16, 128) } = 64,
         /// Status code of a denial; nginx accepts only 401 and 403.
         deny_status: StatusCode as DenyStatus = StatusCode::TOO_MANY_REQUESTS,
-        /// Spellings that are treated as the same path. All that some back end treats as the same, unless given.
+        /// Spellings that are treated as the same path. Default: all spellings that some back end treats as the same
+        /// path.
         path: PathSpelling as MergedSpellings = PathSpelling::merged(),
     }
 }

@@ -16,7 +16,7 @@ pub struct Limits {
     pub request: Duration,
     /// Upper bound on the connections of each listener. Beyond it, idle connections are closed to make room.
     pub connections: usize,
-    /// Upper bound on connections from one client address, or one /64 network of IPv6. Half of `connections`, unless given.
+    /// Upper bound on connections from one client address, or one /64 network of IPv6. Default: half of `connections`.
     pub connections_per_address: Option<usize>,
     /// Time limit for the first byte of a connection.
     pub first_byte: Duration,
@@ -43,7 +43,7 @@ impl Default for Limits {
     }
 }
 
-/// Upper bound on connections of a listener, and on streams. No system has more open files.
+/// Upper bound on connections of a listener, and on streams. No system allows more open files.
 const MAX_COUNT: u64 = 1_000_000;
 
 /// Smallest budget for unfinished requests. The largest request must fit, in the steps in which its bytes are taken from
@@ -56,8 +56,8 @@ slidegate::section! {
         /// Upper bound on the connections of each listener. At the bound, the oldest connection that has not sent a whole
         /// request is closed to make room for the next, or else the connections that have been idle for longest.
         connections: usize { between(1, MAX_COUNT) },
-        /// Upper bound on connections from one client address, or one /64 network of IPv6. Half of `connections`, unless
-        /// given.
+        /// Upper bound on connections from one client address, or one /64 network of IPv6. Default: half of
+        /// `connections`.
         connections_per_address: Option<usize> { between(1, MAX_COUNT).example("100") },
         /// Time limit for the first byte of a connection.
         first_byte: Duration { lasting(Micros::from_millis(10), Micros::from_secs(3_600)) },

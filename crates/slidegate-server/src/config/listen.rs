@@ -71,7 +71,7 @@ impl Listen {
         }
     }
 
-    /// Addresses of the listeners, unless configured.
+    /// Default addresses of the listeners.
     pub const DEFAULT: Listen = Listen {
         http: Some(ListenAddress::local(8080)),
         grpc: Some(ListenAddress::local(8081)),

@@ -78,7 +78,7 @@ pub struct Config {
     pub settings: ConfigSettings,
     /// Parts of the file that are valid and probably not intended.
     pub warnings: Vec<Problem>,
-    /// Text of the rules as their author wrote it, if they are a part of their own in the file.
+    /// Text of the rules as their author wrote it, if they are a separate part of the file.
     pub rules_text: Option<String>,
     /// Names of the variables that the file refers to.
     pub referenced: Vec<String>,

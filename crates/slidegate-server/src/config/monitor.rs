@@ -36,7 +36,7 @@ slidegate::section! {
         every: Option<Duration> as Interval = Some(Duration::from_secs(60)),
         /// Share of the memory above which entries that no longer count are removed.
         threshold: u32 as WholePercent { between(1, 100) } = 80,
-        /// Number of bytes that is 100 %. Redis's `maxmemory`, unless given.
+        /// Number of bytes that counts as 100 %. Default: `maxmemory` of Redis.
         max_bytes: Option<u64> { between(1, u64::MAX).example("1073741824") },
     }
 }

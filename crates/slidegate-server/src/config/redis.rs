@@ -13,7 +13,7 @@ use slidegate::{
 use super::topology::{Sentinel, Url, topology};
 use crate::common::secret_file;
 
-/// Address of Redis, unless configured.
+/// Default address of Redis.
 pub const DEFAULT_URL: &str = "redis://127.0.0.1:6379";
 
 /// Connection to Redis. Certificates and the password are not read yet.
@@ -140,7 +140,7 @@ slidegate::section! {
 slidegate::section! {
     /// PEM files with certificates.
     pub(super) struct RedisTlsFiles("RedisTls") {
-        /// Certificate authorities to trust; those of the system, unless given.
+        /// Certificate authorities to trust. Default: those of the system.
         ca: Option<PathBuf> { example("/etc/redis/ca.crt") },
         /// Certificate of this client.
         cert: Option<PathBuf> { example("/etc/redis/client.crt") },

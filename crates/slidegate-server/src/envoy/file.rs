@@ -70,7 +70,7 @@ pub(super) enum Allowance {
     Nothing,
 }
 
-/// Text of a file, needed for values that mean the same with and without quotes.
+/// Text of a file, which is needed for values that mean the same with and without quotes.
 #[derive(Clone, Copy)]
 pub(super) struct FileText<'t>(pub(super) &'t str);
 
@@ -89,7 +89,7 @@ impl FileText<'_> {
 
     fn descriptors<'n>(self, fields: &Fields<'n>, reader: &mut Reader, depth: usize) -> Vec<Descriptor<'n>> {
         let Some(node) = fields.get("descriptors") else { return Vec::new() };
-        // One attribute is taken by the domain.
+        // The domain takes one attribute.
         if depth >= MAX_ATTRIBUTES {
             reader.problem(node, format!("a descriptor may have at most {} entries", MAX_ATTRIBUTES - 1));
             return Vec::new();

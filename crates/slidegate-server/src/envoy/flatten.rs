@@ -3,8 +3,8 @@
 //! The service of envoyproxy/ratelimit walks the entries of a request one by one. At each level the exact value beats a
 //! wildcard, an earlier wildcard beats a later one, and any of them beats a key without a value. There is no
 //! backtracking: if the chosen descriptor has nothing for the next entry, no limit applies, even if another branch had
-//! one. In the list this becomes a [`Path`] without a limit, after those of its branch and before the branches that it
-//! hides. If it would hide nothing, it is left out.
+//! one. In the list, such a case is a [`Path`] without a limit. It comes after the paths of its branch and before the
+//! branches that it hides. If it would hide nothing, it is left out.
 
 use super::file::{Descriptor, Domain, RateLimit, Value};
 

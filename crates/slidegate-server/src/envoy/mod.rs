@@ -3,7 +3,8 @@
 //! A request of Envoy is a domain and descriptors, each a list of entries. A descriptor becomes one
 //! [`slidegate::Request`] whose [`attributes`] are the domain and the entries. All rules of a domain form one group,
 //! and each has `only`, so that at most one of them applies: the one that envoyproxy/ratelimit would have found, see
-//! `flatten.rs`. Requests that share a count there share it here. The window is the exact sliding window.
+//! `flatten.rs`. Requests that share a count in envoyproxy/ratelimit also share it in Slidegate. The window is the
+//! exact sliding window.
 
 mod emit;
 mod file;

@@ -320,7 +320,7 @@ mod tests {
         used.state.end(Micros::ZERO);
         let next = slots.acquire(address(4)).await.unwrap();
         assert_eq!([&used, &silent, &younger, &next].map(is_closed), [false, true, false, false]);
-        assert!(!silent.state.begin(), "nothing is decided for it any more");
+        assert!(!silent.state.begin(), "nothing is decided for an evicted connection");
     }
 
     #[tokio::test]
@@ -354,7 +354,7 @@ mod tests {
         let first = slots.acquire(address(1)).await.unwrap();
         let second = slots.acquire(address(1)).await.unwrap();
         assert!(first.state.begin() && second.state.begin());
-        assert!(slots.acquire(address(1)).await.is_none(), "both are in use");
+        assert!(slots.acquire(address(1)).await.is_none(), "both connections are in use");
         let other = slots.acquire(address(2)).await.unwrap();
         first.state.end(Micros::ZERO);
         tokio::time::sleep(2 * SCAN_INTERVAL).await;

@@ -150,7 +150,7 @@ const BACKLOG: u32 = 4_096;
 
 fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
-    // As `TcpListener::bind` does: a restarted server need not wait for the connections of the old one.
+    // `TcpListener::bind` does the same: a restarted server need not wait for the connections of the old one.
     #[cfg(unix)]
     socket.set_reuseaddr(true)?;
     socket.bind(address)?;

@@ -22,7 +22,7 @@ pub struct Listeners {
     pub grpc: Option<TcpListener>,
     /// Redis protocol (RESP).
     pub resp: Option<TcpListener>,
-    /// Administrative HTTP API. It asks for an admin token only if one is configured.
+    /// Administrative HTTP API. It requires an admin token only if one is configured.
     pub admin: Option<TcpListener>,
     /// TLS configuration for all listeners; `None` serves plain text.
     pub tls: Option<Arc<Tls>>,

@@ -5,7 +5,7 @@ use slidegate_testkit::{Flavour, RedisServer, eventually};
 
 use crate::server::Server;
 
-/// Only latencies count, and at once: the load of the test machine must not matter.
+/// Only latencies count, without smoothing: the load of the test machine must not matter.
 const RULES: &str = "
 rules:
   - name: orders
@@ -37,15 +37,16 @@ fn effective_limit(server: &Server) -> String {
     line.unwrap().to_owned()
 }
 
-/// Reports to one of them until all are there.
+/// Reports to one node until all nodes have the factor.
 fn until(servers: &[Server], latency: u64, there: impl Fn(f64) -> bool) {
-    eventually("all have the factor", || {
+    eventually("all nodes have the factor", || {
         report(&servers[0], latency);
         servers.iter().all(|server| there(factor(server)))
     });
 }
 
-/// Requests of `user` that are allowed of 120. Reports go on meanwhile: a second without any moves the factor towards 1.
+/// Returns the number of allowed requests of `user`, out of 120. Reports continue meanwhile: a second without reports
+/// moves the factor towards 1.
 fn admitted(server: &Server, user: &str, latency: u64) -> usize {
     let body = json!({ "attributes": { "api": "/orders", "user": user } }).to_string();
     let allowed = |_: &i32| {
@@ -76,16 +77,16 @@ fn every_node_has_the_same_limit() {
     for (server, user) in servers.iter().zip(["alice", "bob", "carol"]) {
         assert_eq!(admitted(server, user, 900), 50);
     }
-    // Who comes later has it too.
+    // A node that starts later gets the factor too.
     let late = Server::with_rules(&rules);
     until(&servers, 900, |factor| factor == 0.5);
-    eventually("the late one has it", || {
+    eventually("the late node has the factor", || {
         report(&servers[1], 900);
         factor(&late) == 0.5
     });
 }
 
-/// A program that can write to Redis adds an id that no clock makes, and bytes that are no text: nodes continue.
+/// A program that can write to Redis adds an id that no clock produces, and bytes that are not text: nodes continue.
 #[test]
 fn nodes_skip_impossible_stream_entries() {
     let redis = RedisServer::start(Flavour::Redis7);
@@ -142,7 +143,7 @@ fn bad_reports_are_rejected() {
         let text = answer.json()["error"]["message"].as_str().unwrap().to_owned();
         assert!(text.contains(message), "{body}: {text}");
     }
-    // Nobody goes by these.
+    // No adaptive rule matches these reports.
     for body in
         [r#"{"resource":"x","latency_ms":1}"#, r#"{"attributes":{"api":"/x"},"latency_ms":1,"ok":false}"#]
     {

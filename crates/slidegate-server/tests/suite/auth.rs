@@ -27,7 +27,7 @@ fn changes_need_a_token() {
     let closed = Server::with_rules(RULES);
     let guarded = Server::with_env(&[("SLIDEGATE_ADMIN_TOKEN", ADMIN)], RULES, &[]);
     for (method, path) in CHANGES {
-        // Whatever is shown: there is no token that would do.
+        // Every token is rejected, because no admin token is configured.
         for token in ["", ADMIN, DATA] {
             let answer = with_token(&closed, method, path, token, "rules: []");
             assert_eq!(answer.status, 403, "{method} {path}: {}", answer.body);
@@ -42,7 +42,7 @@ fn changes_need_a_token() {
     }
     for server in [&closed, &guarded] {
         assert_eq!(server.get("/v1/rules").json()["rules"][0]["name"], "one");
-        assert_eq!(server.post("/v1/acquire", BODY).status, 200, "acquire needs none");
+        assert_eq!(server.post("/v1/acquire", BODY).status, 200, "acquire needs no token");
     }
 }
 
@@ -58,7 +58,7 @@ fn token_allows_replacing_rules_and_resetting_keys() {
     assert_eq!(with_token(&server, "DELETE", "/v1/keys/one:user=a", ADMIN, "").json()["reset"], false);
     assert_eq!(server.post("/v1/acquire", BODY).status, 200);
 
-    // A key is found as an answer prints it.
+    // A key can be looked up by the text in a decision.
     let odd = r#"{"attributes":{"user":"2001:db8::1 %"}}"#;
     let key = server.post("/v1/acquire", odd).json()["limits"][0]["key"].as_str().unwrap().to_owned();
     assert_eq!(key, "one:user=2001%3Adb8%3A%3A1%20%25");
@@ -72,7 +72,7 @@ fn token_allows_replacing_rules_and_resetting_keys() {
     let statuses: Vec<u16> = (0..3).map(|_| server.post("/v1/acquire", BODY).status).collect();
     assert_eq!(statuses, [200, 200, 429]);
 
-    // What GET shows can be sent back, and is no other edition.
+    // The output of GET can be sent back, and does not create a new edition.
     let shown = server.get("/v1/rules").body;
     let put = with_token(&server, "PUT", "/v1/rules", ADMIN, &shown);
     assert_eq!((put.status, put.json()["edition"]["version"].as_u64()), (200, Some(2)), "{}", put.body);
@@ -113,7 +113,7 @@ fn decisions_need_the_configured_token() {
         "an admin token also allows decisions"
     );
     assert_eq!(with_token(&server, "PUT", "/v1/rules", DATA, RULES).status, 401);
-    // Our own client shows what it has.
+    // `slidegate acquire` sends its token.
     let url = format!("http://{}", server.address);
     let acquire = |token: &str| {
         let mut command = Command::new(BINARY);
@@ -125,7 +125,7 @@ fn decisions_need_the_configured_token() {
             .code()
     };
     assert_eq!([acquire(""), acquire(DATA), acquire(DATA)], [Some(2), Some(0), Some(1)]);
-    // On one connection, by the short way: no token, then a wrong one, then the right one.
+    // On one connection, by the fast path: no token, then a wrong token, then the right one.
     let mut stream = server.connect();
     for (token, status) in [
         ("", "401"),
@@ -177,7 +177,7 @@ fn admin_listener_is_separate() {
     assert_eq!(
         with_token(&server, "PUT", "/v1/rules", ADMIN, &three).status,
         403,
-        "and not at the other listener"
+        "changes are not accepted at the other listener"
     );
 }
 
@@ -210,7 +210,7 @@ fn tokens_are_read_from_files_and_never_printed() {
     let shown = with_token(&server, "GET", "/v1/rules", DATA, "").body;
     let _ = child.kill();
     let output = process::finish(child, "the server");
-    while let Some(line) = stdout.next("the end of what the server prints") {
+    while let Some(line) = stdout.next("the end of the server's output") {
         printed += &(line + "\n");
     }
     printed += &format!("{}{shown}", String::from_utf8_lossy(&output.stderr));
@@ -223,7 +223,7 @@ fn tokens_are_read_from_files_and_never_printed() {
     let denied = process::output(serve.args(["serve", "--http", any]).env("SLIDEGATE_TOKEN", ""));
     assert!(!denied.status.success() && String::from_utf8_lossy(&denied.stderr).contains("is empty"));
 
-    // A short one is no token, and is not repeated either.
+    // A short token is an error, and the message does not repeat it.
     let mut serve = Command::new(BINARY);
     let denied =
         process::output(serve.args(["serve", "--http", any]).env("SLIDEGATE_ADMIN_TOKEN", "hunter2"));
@@ -271,7 +271,7 @@ fn admin_listener_without_token_is_loopback_only() {
     let server = Server::with_env(&[], RULES, &["--admin", "0.0.0.0:0", "--admin-without-token"]);
     assert!(server.listener_address("admin http").starts_with("0.0.0.0:"));
     Server::with_env(&[("SLIDEGATE_ADMIN_TOKEN", ADMIN)], RULES, &["--admin", "0.0.0.0:0"]);
-    // So does the file.
+    // The same holds for an address in the configuration file.
     let config = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(config.path(), format!("listen: {{ admin: 0.0.0.0:0 }}\n{RULES}")).unwrap();
     let path = config.path().to_str().unwrap();

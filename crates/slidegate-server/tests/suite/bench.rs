@@ -76,7 +76,7 @@ fn bench_of_a_server_admits_exactly_the_limit() {
 fn bench_of_a_local_store_admits_exactly_the_limit() {
     let redis = RedisServer::start(Flavour::Redis7);
     let file = tempfile::NamedTempFile::new().unwrap();
-    // A busy machine may take longer than the usual deadline; then Redis would not be who decides.
+    // A long deadline: on a busy machine Redis may take longer than the default, and then the node would decide.
     let config = format!("store: {}\nguard: {{ deadline: 20s }}\nrules: []\n", redis.url());
     std::fs::write(file.path(), config).unwrap();
     let path = file.path().to_str().unwrap();
@@ -84,7 +84,7 @@ fn bench_of_a_local_store_admits_exactly_the_limit() {
     for (store, target) in [
         (&["--store", "memory"][..], "memory, in this process"),
         (&["--config", path], &at_redis),
-        // What a flag says goes before what the file says.
+        // A flag overrides the file.
         (&["--config", path, "--store", "memory"], "memory, in this process"),
         (&["--config", path, "--store", &redis.url(), "--resource", "other"], &at_redis),
     ] {
@@ -108,12 +108,12 @@ fn same_seed_sends_the_same_requests() {
 #[test]
 fn duration_ends_the_run_and_warm_up_is_not_counted() {
     let run = ["--store", "memory", "--duration", "200ms", "--callers", "2", "--distribution", "one"];
-    // All that the limit allows is used up before it counts.
+    // The warm-up uses up the limit before the measurement starts.
     let figures = bench(&[&run[..], &["--warm-up", "100ms", "--limit", "1", "--window", "1h"]].concat());
     assert_eq!(figures["allowed"], 0);
-    // Up to the last answer: on a busy machine that comes some time before the end.
+    // `seconds` ends with the last answer, which on a busy machine comes some time before the end.
     assert!(figures["seconds"].as_f64().unwrap() > 0.1, "{figures}");
-    // Whichever is first.
+    // The run ends after `--requests` or `--duration`, whichever comes first.
     assert_eq!(bench(&[&run[..], &["--requests", "5"]].concat())["asked"], 5);
     let endless = ["--requests", "1000000000000", "--warm-up", "0s"];
     assert!(bench(&[&run[..], &endless].concat())["asked"].as_u64() < Some(1_000_000_000_000));
@@ -127,7 +127,7 @@ fn duration_ends_the_run_and_warm_up_is_not_counted() {
     assert!(figures["latency_us"]["max"].as_u64().unwrap() > 100_000, "their wait counts: {figures}");
 }
 
-/// Server that stops once for 400 ms, for every request that comes meanwhile.
+/// Server that stalls once for 400 ms: requests that arrive meanwhile wait.
 fn stalling() -> Stub {
     let stall = RwLock::new(());
     Stub::start(move |n| {
@@ -145,9 +145,9 @@ fn open_loop_charges_a_stall_to_all_due_requests() {
     let stub = stalling();
     let run = ["--callers", "4", "--requests", "1000"];
     let open = bench(&[&["--url", &stub.url, "--rate", "500"][..], &run].concat());
-    // 150 were due in the first 300 ms of it, though only four could be sent.
+    // 150 requests were due in the first 300 ms of the stall, though only four could be sent.
     let slow = open["slower_than"]["100ms"].as_u64().unwrap();
-    // The stall is a fifth of the run: most are not charged with it, unless the machine stalls as well.
+    // The stall is a fifth of the run: most requests are not delayed, unless the machine stalls as well.
     assert!((145..800).contains(&slow), "{open}");
     assert!(open["latency_us"]["p90"].as_u64().unwrap() > 100_000, "{open}");
     assert!(open["latency_us"]["max"].as_u64().unwrap() > 390_000, "{open}");
@@ -206,13 +206,13 @@ fn missing_response_is_an_error() {
         }
         answer(200, ALLOWED)
     });
-    // Long enough for the nine others on a busy machine.
+    // The timeout is long enough for the nine other requests on a busy machine.
     let figures = bench(&["--url", &stub.url, "--requests", "10", "--callers", "2", "--timeout", "2s"]);
     assert_eq!(figures["error_messages"], json!({ "no answer within 2s": 1 }));
     assert_eq!(figures["allowed"], 9);
 }
 
-/// Ctrl-C while a server that has answered a hundred hangs.
+/// Ctrl-C while the server hangs, after it has answered a hundred requests.
 #[test]
 fn interrupted_run_reports_its_results() {
     let stub = Stub::start(|n| {
@@ -224,7 +224,7 @@ fn interrupted_run_reports_its_results() {
     let bench =
         ["--url", &stub.url, "--duration", "1h", "--timeout", "1h", "--warm-up", "0s", "--callers", "5"];
     let child = start(&[&bench[..], &["--json"]].concat());
-    eventually("five wait for the server that hangs", || stub.seen() == 105);
+    eventually("five requests wait for the server that hangs", || stub.seen() == 105);
     let interrupted = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
     assert!(interrupted.success());
     let figures = figures(&process::finish(child, "slidegate bench after SIGINT"));
@@ -244,11 +244,11 @@ fn table_describes_the_results() {
     let lines: Vec<&str> = text.lines().collect();
     assert_eq!(lines.len(), 11, "{text}");
     for (line, start) in lines.iter().zip([&starts[..], &more, &last].concat()) {
-        // How long it took is the machine's affair.
+        // The duration depends on the machine, so it is not compared.
         let start = start.strip_suffix("in 0.10 s: ").unwrap_or(start);
         assert!(line.starts_with(start), "{line:?} does not start with {start:?}");
     }
-    assert!(output.stderr.is_empty(), "no bar where nobody watches");
+    assert!(output.stderr.is_empty(), "no progress bar without a terminal");
 }
 
 /// Options, and their error messages. No request is sent.

@@ -2,8 +2,8 @@
 //! is gone.
 //!
 //! The file is a named pipe. To open it for writing blocks until the server opens it for reading; then the server's read
-//! blocks for as long as the test holds the pipe and writes nothing. The server has one worker thread: if that one read
-//! the file, no request would be answered.
+//! blocks for as long as the test holds the pipe and writes nothing. The server has one worker thread: if the worker
+//! read the file, no request would be answered.
 
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Write};
@@ -81,7 +81,7 @@ fn decisions_continue_while_a_certificate_is_read() {
         let answer = post(dir.path());
         assert!(answer.contains(&format!(r#""used":{used},"#)), "{used}: {answer:?}");
     }
-    assert_eq!(post(other.path()), "", "the certificate is the one from before");
+    assert_eq!(post(other.path()), "", "the old certificate is still served");
     std::fs::copy(other.path().join("server.key"), path("server.key")).unwrap();
     unblock(&path("server.pem"), pipe, &std::fs::read(other.path().join("server.pem")).unwrap());
     eventually("the next certificate is served", || post(other.path()).contains(r#""allowed":true"#));

@@ -58,7 +58,7 @@ fn every_protocol_is_recorded() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("requests.ndjson");
     let server = recording(&path, &[]);
-    // Neither what only looks, nor what is not understood.
+    // Peeks and invalid requests are not recorded.
     server.post("/v1/peek", r#"{"attributes":{"api":"/login","ip":"1"}}"#);
     server.post("/v1/acquire", r#"{"attributes":{"api":""}}"#);
     login(&server, "1");
@@ -75,7 +75,7 @@ fn every_protocol_is_recorded() {
     let grpc = grpc::Client::of(&server);
     grpc.codes(grpc::rate_limit_request("shop", &[&[("user", "alice")]]));
     grpc.codes(grpc::rate_limit_request("shop", &[&[("user", "alice")], &[("item", "7")]]));
-    // A connection that is open would keep the server from stopping at once.
+    // An open connection would delay the shutdown of the server.
     drop((client, grpc));
     stop(server);
     let expected = [
@@ -129,7 +129,7 @@ fn recording_survives_a_killed_server() {
         let _ = flate2::read::GzDecoder::new(File::open(&path).unwrap()).read_to_end(&mut text);
         text.split(|byte| *byte == b'\n').count() - 1
     };
-    eventually("all of it is in the file", || readable() == 50);
+    eventually("all requests are in the file", || readable() == 50);
     server.signal("KILL");
     server.wait();
     assert_eq!(readable(), 50);
@@ -203,7 +203,7 @@ fn recording_stops_at_its_size_or_duration() {
         let file = path.to_str().unwrap();
         let arguments = [&["--record", file], &flags[..]].concat();
         let server = Server::logging_to(&File::create(&log).unwrap(), &[], RULES, &arguments);
-        eventually("it is over", || {
+        eventually("the recording has ended", || {
             login(&server, "1");
             fs::read_to_string(&log).unwrap().contains(why)
         });
@@ -258,7 +258,7 @@ fn sample_has_whole_clients_and_digests_hide_values() {
         let value = |name: &str| line["attributes"][name].as_str().unwrap().to_owned();
         apis.entry(value("ip")).or_default().insert(value("api"));
     }
-    // Seven deviations from a half.
+    // The bounds are seven standard deviations from a half.
     assert!((15..=85).contains(&apis.len()), "{}", apis.len());
     assert!(apis.values().all(|apis| apis.len() == 3), "{apis:?}");
 }
@@ -288,7 +288,7 @@ impl Lines {
         line.trim_end().to_owned()
     }
 
-    /// The next chunks' lines, until the answer ends.
+    /// Returns the lines of the next chunks, until the response ends.
     fn rest(mut self) -> Vec<Value> {
         let mut text = String::new();
         loop {
@@ -314,7 +314,7 @@ fn admin(server: &Server, body: &str) -> (u16, String) {
 fn recording_can_be_streamed() {
     let server = Server::with_env(&[("SLIDEGATE_ADMIN_TOKEN", ADMIN)], RULES, &[]);
     login(&server, "before");
-    // Long enough for three requests on a busy machine.
+    // The recording lasts long enough for three requests on a busy machine.
     let stream = Lines::of(&server, r#"{"seconds":2}"#);
     let small = Lines::of(&server, r#"{"seconds":3600,"max_bytes":200}"#);
     for n in 0..3 {
@@ -323,9 +323,11 @@ fn recording_can_be_streamed() {
     let users = |lines: &[Value]| -> Vec<Value> {
         lines.iter().map(|line| line["attributes"]["ip"].clone()).collect()
     };
-    assert_eq!(users(&small.rest()), ["0", "1"], "a third would be too much");
+    assert_eq!(users(&small.rest()), ["0", "1"], "a third line would exceed `max_bytes`");
     assert_eq!(users(&stream.rest()), ["0", "1", "2"]);
-    eventually("both are over", || server.get("/metrics").body.contains("slidegate_recordings 0\n"));
+    eventually("both recordings have ended", || {
+        server.get("/metrics").body.contains("slidegate_recordings 0\n")
+    });
     let page = server.get("/metrics").body;
     assert!(page.contains("slidegate_recorded_requests_total 5\n"), "{page}");
     assert!(page.contains("slidegate_recording_drops_total 0\n"), "{page}");

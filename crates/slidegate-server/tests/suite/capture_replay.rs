@@ -14,7 +14,7 @@ use slidegate_testkit::process;
 use crate::resp::Wire;
 use crate::server::{BINARY, Server};
 
-/// Rules with every algorithm, and windows that pass many times while the test runs.
+/// Rules with every algorithm, and with windows that are much shorter than the test.
 const RULES: &str = "
 rules:
   - { name: banned, match: { ip: ip-0 }, blocked: true }
@@ -148,7 +148,7 @@ fn simulation_repeats_decisions_of_a_server() {
         (&json!(sent), &json!(0), &json!(0)),
         "{recorded}"
     );
-    // How busy it was is up to the machine; most rules had to deny, and none denied everything.
+    // The load depends on the machine. Most rules had to deny, and none denied everything.
     let rules = report["rules"].as_array().unwrap();
     let denying = rules.iter().filter(|rule| rule["mode"] == "enforce" && rule["denied"] != 0).count();
     assert!(denying >= 6, "{report}");
@@ -166,7 +166,7 @@ fn simulation_repeats_decisions_of_a_server() {
         assert_eq!(live.unwrap()[live_name], watched[name], "{live:?} {watched}");
     }
     assert!(watched["denied"] != 0 && watched["newly_denied"] != 0, "{watched}");
-    // It would be noticed if one were different.
+    // A single different decision is detected.
     fs::write(path("others.yaml"), RULES.replace("limit: 4, window: 150ms", "limit: 5, window: 150ms"))
         .unwrap();
     let others = simulate(&path("others.yaml"), &trace);

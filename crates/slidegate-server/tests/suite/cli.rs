@@ -30,7 +30,7 @@ fn serve_prints_addresses_and_an_example() {
     let address = &server.address;
     assert!(server.greeting.starts_with("slidegate "), "{}", server.greeting);
     assert!(server.greeting.contains("rules: demo rules  store: memory"));
-    // The lines it prints are ones that work.
+    // The commands that the greeting prints work.
     let lines: Vec<&str> = server.greeting.lines().filter(|line| line.contains("curl")).collect();
     assert_eq!(lines.len(), 2);
     for line in lines {
@@ -144,7 +144,7 @@ fn listeners_take_ports_and_localhost() {
     }
 }
 
-/// A resource without a limit of its own gets the server's default, and the command says so.
+/// A resource without `--limit` gets the default of the server, and the command prints a note.
 #[test]
 fn acquire_names_the_default_it_uses() {
     let server = Server::demo();

@@ -14,8 +14,8 @@ use crate::server::Server;
 const SLOW: usize = 1_000;
 const IDLE: usize = 5_000;
 
-/// Half of the 10 s for which the server waits for a slow client. A request that had to wait until a slow or idle client
-/// is given up takes longer than this, however busy the machine is.
+/// Half of the 10 s for which the server waits for a slow client. A request that had to wait for the timeout of a slow
+/// or idle client takes longer than this, on any machine.
 const LONGEST: Duration = Duration::from_secs(5);
 
 fn request(body: &str) -> String {
@@ -68,11 +68,11 @@ fn idle_connections_do_not_delay_other_clients() {
     );
     assert!(longest < LONGEST, "an answer took {longest:?}");
     assert!(each < 40 << 10, "{each} bytes a connection");
-    // New ones are let in as well.
+    // New connections are accepted too.
     assert_eq!(server.post("/v1/acquire", r#"{"attributes":{"user":"new"}}"#).status, 200);
 }
 
-/// More connections than a port has room for, and all are silent. No client has to wait until they time out.
+/// More connections than a listener has slots, and all are silent. No client has to wait until they time out.
 #[test]
 fn silent_connections_do_not_block_a_port() {
     const SILENT: usize = 10_050;
@@ -95,13 +95,13 @@ fn silent_connections_do_not_block_a_port() {
         );
         let page = server.get("/metrics").body;
         let shed: u64 = page.lines().find_map(|line| line.strip_prefix(&shed)).unwrap().parse().unwrap();
-        // One address may have half of the places.
+        // One address may use half of the connection slots.
         assert!(shed >= 5_000, "{shed} connections made room");
         drop(silent);
     }
 }
 
-/// Every admission that Redis has counted was answered, when the server is stopped under load.
+/// If the server is stopped under load, every admission that Redis has counted was answered.
 #[test]
 fn shutdown_under_load_loses_no_response() {
     let redis = RedisServer::start(Flavour::Redis7);
@@ -125,7 +125,8 @@ fn shutdown_under_load_loses_no_response() {
                     let mut stream = TcpStream::connect(&address).unwrap();
                     stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
                     let mut answer = [0; 4_096];
-                    // Until the server closes the connection, which it does only before it has read the next request.
+                    // Loops until the server closes the connection, which happens only before it has read the next
+                    // request.
                     while stream.write_all(request_text.as_bytes()).is_ok() {
                         match stream.read(&mut answer) {
                             Ok(n) if n > 0 => {

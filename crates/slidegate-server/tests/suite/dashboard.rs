@@ -147,7 +147,7 @@ fn live_numbers_change_and_a_key_shows_its_window() {
             page.until("the chart moves", &format!("document.querySelector('#chart').innerHTML !== {first}"));
             page.click("#top-denied li[data-key^=\"login-per-ip:\"] button");
             page.until(
-                "its admissions are drawn",
+                "the admissions of the key are drawn",
                 "document.querySelectorAll('#timeline [data-cost]').length > 0",
             );
             page.until("the wait is shown", "/\\d/.test(document.querySelector('#next-free').textContent)");
@@ -170,12 +170,15 @@ fn live_numbers_change_and_a_key_shows_its_window() {
 fn try_it_form_shows_denied_and_allowed() {
     let server = Server::with_rules(RULES);
     look(&server, |page| {
-        page.until("it is loaded", "!document.body.classList.contains('loading')");
+        page.until("the page is loaded", "!document.body.classList.contains('loading')");
         page.fill("#try-attributes", "api=/login\nip=1.2.3.4");
         for allowed in ["true", "true", "true", "false"] {
             page.run("document.querySelector('#try-verdict').dataset.allowed = ''", &[]);
             page.click("#try-acquire");
-            page.until("it is answered", "document.querySelector('#try-verdict').dataset.allowed !== ''");
+            page.until(
+                "the request is answered",
+                "document.querySelector('#try-verdict').dataset.allowed !== ''",
+            );
             let verdict = page.attribute("#try-verdict", "data-allowed");
             assert_eq!(verdict.as_deref(), Some(allowed));
         }
@@ -183,14 +186,17 @@ fn try_it_form_shows_denied_and_allowed() {
         page.picture("denied");
         // The button is enabled again after `retry_after`, not before.
         page.click("#try-explain");
-        page.until("it says why", "document.querySelector('#try-why').textContent.includes('match needs api to be /search, but it is /login')");
+        page.until("the page shows the reason", "document.querySelector('#try-why').textContent.includes('match needs api to be /search, but it is /login')");
         assert!(!page.text("#try-why").contains('`'), "names are marked as code");
         assert_eq!(page.attribute("#try-limits .meter", "data-full").as_deref(), Some("true"));
         assert!(page.text("#try-limits").contains("3 of 3 used"));
-        page.until("there is something to try", "!document.querySelector('#try-again').hidden");
+        page.until("the button appears", "!document.querySelector('#try-again').hidden");
         page.until("the wait is over", "!document.querySelector('#try-again').disabled");
         page.click("#try-again");
-        page.until("it is allowed", "document.querySelector('#try-verdict').dataset.allowed === 'true'");
+        page.until(
+            "the request is allowed",
+            "document.querySelector('#try-verdict').dataset.allowed === 'true'",
+        );
     });
 }
 
@@ -201,7 +207,7 @@ fn rule_editor_reports_errors_and_saves() {
         page.until("the rules are there", "document.querySelector('#editor').value.includes('login-per-ip')");
         assert_eq!(page.run("return document.querySelector('#editor').readOnly", &[]), json!(true));
         page.become_admin();
-        page.until("it may be edited", "!document.querySelector('#editor').readOnly");
+        page.until("the rules can be edited", "!document.querySelector('#editor').readOnly");
         let text = page.run("return document.querySelector('#editor').value", &[]);
         let text = text.as_str().unwrap();
         assert!(text.contains("limit: 3"), "{text}");
@@ -214,8 +220,11 @@ fn rule_editor_reports_errors_and_saves() {
         page.accessible("a mistake");
         page.fill("#editor", &text.replacen("limit: 3", "limit: 4", 1));
         page.click("#editor-check");
-        page.until("it is right", "document.querySelectorAll('#editor-messages li[data-line]').length === 0");
-        page.until("it may be put", "!document.querySelector('#editor-apply').disabled");
+        page.until(
+            "the rules have no mistakes",
+            "document.querySelectorAll('#editor-messages li[data-line]').length === 0",
+        );
+        page.until("the rules can be applied", "!document.querySelector('#editor-apply').disabled");
         page.click("#editor-apply");
         page.wait_for_element("#confirm-dialog[open]");
         page.picture("editor-right");
@@ -242,17 +251,17 @@ fn switches_a_mode_and_resets_a_key() {
         page.wait_for_element("#confirm-dialog[open]");
         page.click("#confirm-yes");
         let shadow = "document.querySelector('#rules tbody tr[data-rule=\"login-per-ip\"] [data-mode]').dataset.mode === 'shadow'";
-        page.until("it only watches", shadow);
+        page.until("the rule is a shadow", shadow);
         page.fill("#inspector-key", "login-per-ip:ip=1.2.3.4");
         page.click("#inspector-open");
-        page.until("it may be reset", "!document.querySelector('#inspector-reset').disabled");
+        page.until("the key can be reset", "!document.querySelector('#inspector-reset').disabled");
         page.click("#inspector-reset");
         page.wait_for_element("#confirm-dialog[open]");
         page.click("#confirm-yes");
         page.until("nothing is used", "!document.querySelector('#confirm-dialog').open");
     });
     assert_eq!(server.get("/v1/rules").json()["rules"][0]["mode"], "shadow");
-    eventually("it is forgotten", || server.get("/v1/keys/login-per-ip:ip=1.2.3.4").status == 404);
+    eventually("the count is reset", || server.get("/v1/keys/login-per-ip:ip=1.2.3.4").status == 404);
 }
 
 #[test]
@@ -346,9 +355,9 @@ fn shows_that_the_server_is_gone() {
         page.picture("token");
         page.fill("#token-input", ADMIN);
         page.click("#token-save");
-        page.until("it is live", "document.querySelector('#live-state').dataset.state === 'ok'");
+        page.until("the feed is live", "document.querySelector('#live-state').dataset.state === 'ok'");
         server.terminate();
-        page.until("it is lost", "document.querySelector('#live-state').dataset.state === 'lost'");
+        page.until("the feed is lost", "document.querySelector('#live-state').dataset.state === 'lost'");
         page.picture("lost");
     });
 }
@@ -364,10 +373,10 @@ fn wrong_token_is_not_accepted() {
         assert_eq!(page.console(), Vec::<String>::new(), "a page without a token causes no error");
         page.fill("#token-input", "wrong-token-0123456789");
         page.click("#token-save");
-        page.until("it is rejected", "document.querySelector('#token-said').dataset.bad === 'true'");
+        page.until("the token is rejected", "document.querySelector('#token-said').dataset.bad === 'true'");
         assert!(page.text("#token-said").contains("does not accept"));
         assert_eq!(page.run("return document.querySelector('#token-dialog').open", &[]), json!(true));
-        assert_eq!(page.run("return sessionStorage.length", &[]), json!(0), "it is not stored");
+        assert_eq!(page.run("return sessionStorage.length", &[]), json!(0), "the token is not stored");
         page.picture("token-wrong");
         page.accessible("a wrong token");
         for (token, shown) in [(DATA, "Client token"), (ADMIN, "Admin token")] {
@@ -375,16 +384,16 @@ fn wrong_token_is_not_accepted() {
             page.fill("#token-input", token);
             page.click("#token-save");
             page.until(
-                "it is accepted",
+                "the token is accepted",
                 &format!("document.querySelector('#token-open').textContent === '{shown}'"),
             );
-            page.until("it is live", "document.querySelector('#live-state').dataset.state === 'ok'");
+            page.until("the feed is live", "document.querySelector('#live-state').dataset.state === 'ok'");
             let readonly = page.run("return document.querySelector('#editor').readOnly", &[]);
             assert_eq!(readonly, json!(token == DATA));
         }
-        // A token that the server no longer knows.
+        // A token that the server no longer accepts.
         page.run("sessionStorage.setItem('slidegate-token', 'old-token-0123456789'); location.reload()", &[]);
-        page.until("it asks again", "document.querySelector('#token-dialog').open");
+        page.until("the token dialog opens again", "document.querySelector('#token-dialog').open");
         assert_eq!(page.text("#token-open"), "Wrong token");
     });
 }
@@ -395,7 +404,7 @@ fn page_without_tokens_logs_no_error() {
     for variables in [&variables[..0], &variables] {
         let server = Server::with_env(variables, RULES, &[]);
         look(&server, |page| {
-            page.until("it is live", "document.querySelector('#live-state').dataset.state === 'ok'");
+            page.until("the feed is live", "document.querySelector('#live-state').dataset.state === 'ok'");
             page.until(
                 "the rules are there",
                 "document.querySelector('#editor').value.includes('login-per-ip')",
@@ -430,13 +439,13 @@ fn address_keeps_range_filters_zoom_and_rule() {
                 );
             }
             page.until(
-                "its keys are shown",
+                "the keys of the rule are shown",
                 "document.querySelector('#rule-hottest li[data-key^=\"api-per-user:\"]')",
             );
             page.picture("rule");
             page.accessible("a rule");
             page.drag("#chart", 0.5, 0.9);
-            page.until("it is zoomed", "!document.querySelector('#zoom-out').hidden");
+            page.until("the chart is zoomed", "!document.querySelector('#zoom-out').hidden");
             page.picture("zoom");
             page.accessible("zoomed");
             let hash = page.run("return location.hash", &[]).as_str().unwrap().to_owned();
@@ -445,7 +454,7 @@ fn address_keeps_range_filters_zoom_and_rule() {
             {
                 assert!(hash.contains(part), "{part} in {hash}");
             }
-            // Links to sections keep it.
+            // Links to sections keep the hash of the URL.
             page.click("nav a[href=\"#store\"]");
             assert_eq!(page.run("return location.hash", &[]), json!(hash));
             look_at(&server, &hash, |copy| {
@@ -466,12 +475,12 @@ fn address_keeps_range_filters_zoom_and_rule() {
                 );
             });
             page.click("#zoom-out");
-            page.until("it is no longer zoomed", "!location.hash.includes('zoom')");
+            page.until("the chart is no longer zoomed", "!location.hash.includes('zoom')");
         });
     });
 }
 
-/// The first event has the past, so that a page that was just opened shows it.
+/// The first event contains the history, so that a new page shows it at once.
 #[test]
 fn charts_begin_with_the_past_of_the_server() {
     let server = Server::with_rules(RULES);
@@ -482,8 +491,8 @@ fn charts_begin_with_the_past_of_the_server() {
     });
     look(&server, |page| {
         let points = "(document.querySelector('#rules tr[data-rule=\"login-per-ip\"] .spark .line-allowed')?.getAttribute('d') ?? '').split('L').length";
-        page.until("the first picture has several seconds", &format!("{points} > 3"));
-        // The range begins with the first second of the server, not a quarter of an hour ago.
+        page.until("the first chart shows several seconds", &format!("{points} > 3"));
+        // The range begins when the server started, not a quarter of an hour ago.
         let first = "Number(document.querySelector('#chart').getAttribute('aria-valuemax'))";
         page.until("the range is short", &format!("{first} > 0 && {first} < 300"));
     });
@@ -518,7 +527,7 @@ fn inspector_has_one_scale_and_shows_attempts() {
         // The steps add up to the level of the line on the right.
         let tops = "[...document.querySelectorAll('#timeline [data-cost]')].map(mark => Number(mark.getAttribute('y'))).sort((a, b) => a - b)";
         let line = "Number(/^M[^ ,]+[ ,]([0-9.]+)/.exec(document.querySelector('#timeline .t-ahead').getAttribute('d'))[1])";
-        page.until("both have one scale", &format!("Math.abs({tops}[0] - {line}) < 1"));
+        page.until("steps and line have one scale", &format!("Math.abs({tops}[0] - {line}) < 1"));
         page.fill("#inspector-key", "many");
         page.click("#inspector-open");
         page.until(
@@ -532,11 +541,11 @@ fn inspector_has_one_scale_and_shows_attempts() {
         assert!(most.as_u64() > Some(50), "{most}");
         page.picture("inspector-many");
         page.accessible("many marks");
-        // A token bucket that denies is orange, though it is not full.
+        // A token bucket that denies is orange, even if its usage is below the limit.
         let denied = server.post("/v1/acquire", r#"{"attributes":{"api":"/bucket"},"permits":3}"#);
         assert_eq!(denied.status, 429);
         page.until(
-            "its row is orange",
+            "the row of the rule is orange",
             "document.querySelector('#rules tr[data-rule=\"bucket\"] .meter').dataset.full === 'true'",
         );
     });
@@ -557,14 +566,17 @@ fn editor_keeps_the_text_of_its_author() {
             "the comment is shown",
             "document.querySelector('#editor').value.includes('# Limits of the shop.')",
         );
-        page.until("it is coloured", "document.querySelectorAll('#editor-colors .y-comment').length === 1");
+        page.until(
+            "the comment is coloured",
+            "document.querySelectorAll('#editor-colors .y-comment').length === 1",
+        );
         page.fill("#editor", &rules.replace("limit: 3", "limit: 4"));
         page.picture("editor-colours");
         page.click("#editor-apply");
         page.wait_for_element("#confirm-dialog[open]");
         page.click("#confirm-yes");
         page.until(
-            "it is applied",
+            "the change is applied",
             "document.querySelector('#editor-said').textContent.includes('edition 2')",
         );
         // Changing a mode keeps the comment too.
@@ -578,10 +590,10 @@ fn editor_keeps_the_text_of_its_author() {
         let text = page.run("return document.querySelector('#editor').value", &[]);
         let text = text.as_str().unwrap();
         assert!(text.starts_with("# Limits of the shop.\n") && text.contains("limit: 4"), "{text}");
-        // A page that is opened later shows it too.
+        // A page that is opened later shows the comment too.
         page.run("location.reload()", &[]);
         page.until(
-            "it is read again",
+            "the text is read again",
             "document.querySelector('#editor').value.includes('# Limits of the shop.')",
         );
     });
@@ -591,7 +603,7 @@ fn editor_keeps_the_text_of_its_author() {
 fn phone_navigation_reaches_every_section() {
     let server = Server::with_rules(RULES);
     look(&server, |page| {
-        page.until("it is loaded", "!document.body.classList.contains('loading')");
+        page.until("the page is loaded", "!document.body.classList.contains('loading')");
         for width in [390, 520] {
             page.set_window_size(width, 844);
             for section in ["edit", "store", "try", "inspector", "keys", "rules", "live"] {

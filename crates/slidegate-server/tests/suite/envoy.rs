@@ -33,7 +33,7 @@ impl Upstream {
         let address = listener.local_addr().unwrap();
         let requests = Arc::new(AtomicUsize::new(0));
         let counted = Arc::clone(&requests);
-        // They end with the test's process.
+        // The threads end with the process of the test.
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
                 let counted = Arc::clone(&counted);
@@ -74,7 +74,7 @@ impl Envoy {
             .replace("port_value: 9000 ", &port(upstream.address))
             .replace("port_value: 8081 ", &port(grpc.parse().unwrap()))
             .replace("failure_mode_deny: false", &format!("failure_mode_deny: {deny}"))
-            // A machine that tests may pause for longer than a decision takes.
+            // Long timeouts, because a machine that runs tests may pause.
             .replace("timeout: 0.1s", "timeout: 20s");
         let binary = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/tools/bin/envoy");
         assert!(binary.exists(), "no Envoy: run scripts/tools.sh");
@@ -162,7 +162,7 @@ fn admits_exactly_the_limit_with_headers() {
         assert_eq!(text("x-ratelimit-remaining"), left.to_string());
         assert_eq!(text("ratelimit-policy"), r#""per-user";q=50;w=3600"#);
         assert!(text("ratelimit").starts_with(&format!(r#""per-user";r={left};t="#)));
-        // Allowed: until nothing is in use. Denied: until the first of those fifty has left.
+        // Seconds until no permit is in use, if allowed; until the first of the fifty admissions has left, if denied.
         let reset: u64 = text("x-ratelimit-reset").parse().unwrap();
         assert!((3_500..=3_600).contains(&reset), "{reset}");
         let retry = answer.header("retry-after").map(|wait| wait.parse::<u64>().unwrap());

@@ -1,6 +1,7 @@
-//! Tests that files of envoyproxy/ratelimit limit the same requests here as there.
+//! Tests that configuration files of envoyproxy/ratelimit give the same decisions in Slidegate.
 //!
-//! The oracle is their walk over their tree, written again from its description; trees and requests are random.
+//! The oracle is the tree search of envoyproxy/ratelimit, written again from its description. Trees and requests are
+//! random.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt::Write as _;
@@ -192,7 +193,7 @@ impl Rng {
     }
 }
 
-/// A level of their tree: `key` or `key_value` to what is there, and the wildcards in the order of the file.
+/// A level of the tree: `key` or `key_value` to its descriptor, and the wildcards in the order of the file.
 #[derive(Default)]
 struct Level {
     descriptors: HashMap<String, Descriptor>,
@@ -250,7 +251,7 @@ fn grow(rng: &mut Rng, depth: usize, next: &mut usize) -> Level {
     level
 }
 
-/// Only names that are there can be replaced, and not one's own.
+/// Removes `replaces` entries with names that do not exist, or with the descriptor's own name.
 fn prune(level: &mut Level, names: &HashSet<usize>) {
     for descriptor in level.descriptors.values_mut() {
         if let Some(limit) = &mut descriptor.limit {
@@ -334,7 +335,7 @@ async fn random_trees_agree_with_the_reference_walk() {
         let mut text = "domain: d\ndescriptors:\n".to_owned();
         write(&tree, 2, &mut text);
         let limiter = limiter(&one(&text));
-        // What counts under one name there counts under one name here, and the other way round.
+        // Requests share a counter in envoyproxy/ratelimit if and only if they share a key in Slidegate.
         let (mut keys_by_counter, mut counters_by_key) = (HashMap::new(), HashMap::new());
         for _ in 0..40 {
             let descriptors: Vec<Entries> = (0..1 + rng.below(3))

@@ -90,7 +90,7 @@ fn every_rule_explains_its_match() {
         assert_eq!(rule(&explanation, "user")["reason"], reason);
         assert_eq!(rule(&explanation, "off")["reason"], json!({ "kind": "off" }));
 
-        // Nothing was charged, neither by that.
+        // Explanations charge nothing.
         assert_eq!(explain(&server, &login)["rules"][3]["counted"]["used"], 2);
         let vip = explain(&server, &json!({ "attributes": { "api": "/v1/x", "ip": "vip" }, "permits": 9 }));
         let counted = &rule(&vip, "login")["counted"];
@@ -221,7 +221,7 @@ fn text_output_is_readable() {
     let never = command(&["--url", &url, "api=/login", "ip=1.2.3.4", "--permits", "3"]);
     let expected = "would be denied by login (code 10007), always: its limit is below 3 permits\n";
     assert!(printed(&never).starts_with(expected), "{}", printed(&never));
-    // A value is shown, never obeyed.
+    // Control characters in a value are escaped.
     let odd = printed(&command(&["--url", &url, "api=\u{1b}[31mred\nline"]));
     assert!(odd.contains(r"but it is \u{1b}[31mred\nline"), "{odd}");
     assert!(!odd.contains('\u{1b}'));

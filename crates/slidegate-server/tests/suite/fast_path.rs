@@ -95,7 +95,7 @@ fn fast_path_and_hyper_answer_alike() {
             compare(path, &body("r1"), &body("r2"));
         }
     }
-    // Everything else takes the connection to hyper, so it comes last.
+    // All other requests move the connection to hyper, so they come last.
     for usual in [true, false] {
         for (path, body, ..) in REQUESTS.iter().filter(|(path, ..)| (*path == "/v1/acquire") == usual) {
             compare(path, body, body);
@@ -103,7 +103,7 @@ fn fast_path_and_hyper_answer_alike() {
     }
 }
 
-/// Many requests in one write, of which some are not for the fast path.
+/// Many requests in one write. Some of them are not for the fast path.
 #[test]
 fn pipelined_responses_are_in_order() {
     let server = Server::demo();
@@ -111,7 +111,7 @@ fn pipelined_responses_are_in_order() {
     let one = request("/v1/acquire", "", r#"{"resource":"r","limit":100,"window":"1h"}"#);
     let keep_alive = one.replace("host: x", "Host: x\r\nConnection: Keep-Alive");
     let healthz = "GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n";
-    // The last is sent in two parts.
+    // The last request is sent in two parts.
     let (first, rest) = one.split_at(one.len() - 10);
     connection.send(&[&one, &keep_alive, &one, healthz, &one, first].concat());
     let used = |connection: &mut KeepAlive| connection.read().json()["limits"][0]["used"].as_u64();

@@ -1,4 +1,4 @@
-//! Tests `/v1/authorize`: the client that a proxy asks about, and the proxies that are trusted.
+//! Tests `/v1/authorize`: the client in a request of a proxy, and the trusted proxies.
 
 use std::process::Command;
 
@@ -98,7 +98,7 @@ fn rules_accept_any_path_spelling() {
     assert_eq!(statuses(["/Admin/", "/admin", "/ADMIN"]), [200, 429, 429]);
     assert_eq!(statuses(["/Docs/x", "/docs/y", "/docs"]), [200, 429, 429]);
     assert_eq!(statuses(["/own/Large", "/own/large/", "/own/Large"]), [200, 200, 429]);
-    // They are shown as they are written.
+    // `GET /v1/rules` shows patterns as they were written.
     let shown = server.get("/v1/rules").json();
     assert_eq!(shown["rules"][0]["match"]["api"], "/Admin/");
     assert_eq!(shown["rules"][2]["overrides"].as_array().unwrap().len(), 1);
@@ -156,15 +156,15 @@ fn attributes_are_read_from_headers() {
         let headers = [("x-forwarded-host", "SHOP.example:443"), ("x-user", user)];
         assert_eq!(authorize(&server, &headers).status, 200);
         let denied = authorize(&server, &headers);
-        assert_eq!(denied.status, 403, "also what is too long to be a value is limited");
+        assert_eq!(denied.status, 403, "a value that is too long is limited too");
         assert!(
             denied.header("retry-after").is_some() && denied.header("ratelimit").is_some(),
             "{}",
             denied.head
         );
-        assert!(!denied.body.contains("user"), "clients see nothing of keys: {}", denied.body);
+        assert!(!denied.body.contains("user"), "the response must not contain keys: {}", denied.body);
     }
-    // The proxy may ask for another status, and for the older headers.
+    // The proxy may choose another status, and the older headers.
     let headers = [("x-forwarded-host", "shop.example"), ("x-user", "alice")];
     let denied = server.send("GET", "/v1/authorize?deny=401&headers=x-ratelimit", &headers, "");
     assert_eq!((denied.status, denied.header("x-ratelimit-limit")), (401, Some("1")));
@@ -197,7 +197,7 @@ rules: [{ name: all, limit: 100, window: 1h }]",
         &[("origin", "http://evil.example")],
         &[("sec-fetch-site", "cross-site"), ("sec-fetch-mode", "no-cors")],
         &[("referer", "http://evil.example/page")],
-        // An image on a page, where the browser says no more.
+        // A request for an image, for which some browsers send no other header.
         &[("user-agent", "Mozilla/5.0 (X11; Linux x86_64; rv:140.0) Gecko/20100101 Firefox/140.0")],
         &[("origin", "http://evil.example"), ("access-control-request-headers", "x-forwarded-for")],
     ];
@@ -218,8 +218,8 @@ rules: [{ name: all, limit: 100, window: 1h }]",
             passed += 1;
         }
     }
-    // A program that says nothing is not a browser.
+    // A program without these headers is not a browser.
     assert_eq!(authorize(&server, &[]).status, 200);
     let used = server.post("/v1/peek", r#"{"attributes":{}}"#).json()["limits"][0]["used"].clone();
-    assert_eq!(used, passed + 1, "and only what was allowed is charged");
+    assert_eq!(used, passed + 1, "only allowed requests are charged");
 }

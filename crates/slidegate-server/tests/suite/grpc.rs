@@ -76,7 +76,7 @@ impl Client {
         self.wait(should_rate_limit(self.channel.clone(), request))
     }
 
-    /// Waits for a response. The limit is not a deadline of the call, because the server would see that one.
+    /// Waits for a response. The timeout is not sent as a deadline of the call, because the server would see it.
     fn wait<T>(&self, answer: impl Future<Output = T>) -> T {
         let limited = async { tokio::time::timeout(Duration::from_secs(60), answer).await };
         self.runtime.block_on(limited).expect("an answer within 60 s")
@@ -154,7 +154,7 @@ fn statuses_and_headers() {
     assert!(waits().contains(&wait.try_into().unwrap()), "{wait}");
     assert_eq!(header(&response, "retry-after"), Some(wait.to_string().as_str()));
 
-    // Not one of Envoy's units.
+    // This window is not one of Envoy's units.
     let response = client.call(rate_limit_request("shop", &[&[("item", "7")]])).unwrap();
     assert_eq!(status_fields(&response.statuses[0]), (OK, "item", 3, Unit::Unknown as i32, 2, 90));
 }
@@ -201,7 +201,7 @@ fn descriptors_are_charged_all_or_nothing() {
     for _ in 0..10 {
         let response = client.call(both.clone()).unwrap();
         assert_eq!(response.overall_code, OVER);
-        // She has two left, and was not charged for what the item denied.
+        // Ann has two permits left: she was not charged for requests that the item denied.
         let ann = status_fields(&response.statuses[0]);
         assert_eq!((ann.0, ann.1, ann.4), (OK, "user", 2));
         assert_eq!(
@@ -238,7 +238,7 @@ fn hits_addend_is_the_cost() {
     assert_eq!(hits(4, None), (OVER, 3));
     assert_eq!(hits(4, Some(1)), (OK, 2));
     assert_eq!(hits(4, Some(0)), (OK, 2));
-    // More than there ever is: denied, because an error would let it pass.
+    // A cost above the limit is denied, because after an error Envoy would let the request pass.
     assert_eq!(hits(6, None), (OVER, 2));
     assert_eq!(hits(1, Some(1_000_000_000_000)).0, OVER);
     assert_eq!(hits(0, None), (OK, 1));
@@ -251,9 +251,9 @@ fn descriptor_entries_become_attributes() {
     let pair =
         |first, second| client.codes(rate_limit_request("pairs", &[&[("tag", first), ("tag", second)]]))[0];
     assert_eq!([pair("a", "b"), pair("a", "b"), pair("b", "a")], [OK, OVER, OK]);
-    // An empty one is left out, so the rule does not apply.
+    // An empty entry is left out, so the rule does not apply.
     assert_eq!([pair("a", ""), pair("a", ""), pair("", "a"), pair("", "a")], [OK; 4]);
-    // The domain is not taken for another by an entry of that name.
+    // An entry named `domain` does not change the domain.
     let disguised = rate_limit_request("elsewhere", &[&[("domain", "pairs"), ("tag", "a"), ("tag", "b")]]);
     assert_eq!(client.codes(disguised), [OK, OK]);
 }
@@ -279,7 +279,7 @@ fn limit_in_the_descriptor_is_applied() {
     let response = client.call(own.clone()).unwrap();
     assert_eq!(status_fields(&response.statuses[0]), (OK, "ad-hoc", 2, Unit::Minute as i32, 1, 60));
     assert_eq!([(); 2].map(|()| client.codes(own.clone())[0]), [OK, OVER]);
-    // Other entries are counted apart, also where they look alike when joined.
+    // Other entries are counted separately, even if their joined texts are equal.
     assert_eq!(client.codes(overriding(&[("user", "ann|x=y")], 1, 2)), [OK, OK]);
     assert_eq!(client.codes(overriding(&[("user", "ann"), ("x", "y")], 1, 2)), [OK, OK]);
 
@@ -342,13 +342,13 @@ fn invalid_descriptors_are_rejected() {
     // An error would let Envoy pass the request on.
     let large = "x".repeat(1_100_000);
     assert_eq!(client.codes(rate_limit_request("shop", &[&[("user", &large)]])), [OVER]);
-    // Nobody leaves a limit by a long header: what is long is counted too.
+    // A client cannot avoid a limit with a long header: long values are counted too.
     for long in ["x".repeat(9_000), "x".repeat(70_000)] {
         let codes: Vec<i32> =
             (0..6).map(|_| client.codes(rate_limit_request("shop", &[&[("user", &long)]]))[0]).collect();
         assert_eq!(codes, [OK, OK, OK, OK, OK, OVER]);
     }
-    // As many as are accepted are, and nothing of the above was counted.
+    // The maximum number of descriptors is accepted, and the rejected requests were not counted.
     let many = vec![[("user", "x")].as_slice(); 64];
     assert_eq!(client.codes(rate_limit_request("shop", &many))[0], OVER);
     assert_eq!(
@@ -372,7 +372,7 @@ fn descriptors_with_too_many_limits_are_rejected() {
     assert_eq!(few.statuses[0].limit_remaining, 8);
 }
 
-/// Envoy lets a request pass whose check ends in an error, and its clients choose the bytes of their headers.
+/// Envoy lets a request pass if its check fails, and clients choose the bytes of their headers.
 #[test]
 fn values_that_are_not_utf_8_are_limited() {
     let server = Server::with_rules(RULES);
@@ -381,9 +381,9 @@ fn values_that_are_not_utf_8_are_limited() {
     request.descriptors[0].entries[0].value = b"ann\xff".to_vec();
     let codes: Vec<i32> = (0..6).map(|_| client.codes(request.clone())[0]).collect();
     assert_eq!(codes, [OK, OK, OK, OK, OK, OVER]);
-    // Counted under the text that HTTP would make of the same bytes.
+    // The value is counted under the same text as the same bytes over HTTP.
     assert_eq!(client.codes(rate_limit_request("shop", &[&[("user", "ann\u{fffd}")]])), [OVER, OVER]);
-    // With a limit of its own, and in a domain that is not UTF-8 either.
+    // The same holds with a limit in the descriptor, and in a domain that is not UTF-8 either.
     request.domain = b"shop\xc3".to_vec();
     let minute = RateLimitUnit::Minute as i32;
     request.descriptors[0].limit = Some(RateLimitOverride { requests_per_unit: 1, unit: minute });
@@ -414,7 +414,7 @@ fn invalid_messages_are_rejected() {
     assert_eq!(code(b"\0\0\0\0\x02\xff\xff"), "3");
     assert_eq!(code(b"\0\0\0\0\0\0\0\0\0\0"), "3");
     assert_eq!(code(b"\x01\0\0\0\0"), "12");
-    // Too large a message is denied, not failed.
+    // A message that is too large is denied, not answered with an error.
     assert_eq!(code(b"\0\xff\xff\xff\xff"), "0");
     assert_eq!(raw(&client, &[("content-type", "application/json")], b"{}").0, 415);
     assert_eq!(client.call("/nobody/knows", &[], Some(b"\0\0\0\0\0")).1, "12");
@@ -431,7 +431,7 @@ fn garbage_closes_the_connection() {
     ] {
         let mut stream = TcpStream::connect(server.listener_address("grpc")).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
-        // It closes, perhaps before it has read all; what it says does not matter.
+        // The server closes the connection, perhaps before it has read all bytes. Its response does not matter.
         let _ = stream.write_all(garbage);
         let _ = stream.shutdown(std::net::Shutdown::Write);
         if let Err(error) = stream.read_to_end(&mut Vec::new()) {
@@ -447,7 +447,7 @@ fn deadline_expires_while_redis_is_slow() {
     let rules =
         RULES.replace("ad-hoc", &format!("store: {}\nguard: {{ deadline: 20s }}\nad-hoc", redis.url()));
     let server = Server::with_rules(&rules);
-    // tonic's client would give up by itself.
+    // The client of tonic would end the call at its own deadline.
     let client = http2_client::Client::of(server.listener_address("grpc"));
     let within = |timeout| {
         raw(
@@ -591,7 +591,7 @@ fn later_watch_does_not_get_the_old_status() {
     assert!(server.wait().success());
 }
 
-/// Watches need no token and last as long as their client likes, so they are bounded.
+/// Watches need no token and may last for ever, so their number is bounded.
 #[test]
 fn health_watches_are_bounded() {
     let limits = Limits { grpc_streams: 10, ..Limits::default() };
@@ -612,20 +612,24 @@ fn health_watches_are_bounded() {
     };
     let (one, other) = (Client::at(&server.address), Client::at(&server.address));
     let mut watched: Vec<_> = (0..8).map(|_| watch(&one).unwrap()).collect();
-    assert!(exhausted(&one).contains("grpc-streams-per-connection"), "one connection has eight");
+    assert!(exhausted(&one).contains("grpc-streams-per-connection"), "one connection may have eight watches");
     watched.extend([watch(&other).unwrap(), watch(&other).unwrap()]);
-    assert!(exhausted(&other).ends_with("listen.limits.grpc-streams"), "and all have ten");
-    // A check and a decision are no streams.
+    assert!(
+        exhausted(&other).ends_with("listen.limits.grpc-streams"),
+        "all connections together may have ten watches"
+    );
+    // A health check and a decision do not count as streams.
     assert_eq!(one.health("").unwrap(), 1);
-    // One that ends makes room, on its connection and in all.
+    // A watch that ends makes room, both on its connection and in total.
     drop(watched.remove(0));
     eventually("the watch has ended", || watch(&other).is_ok());
 }
 
-/// Calls whose messages do not come hold memory: they share one budget with unfinished requests of the other protocols.
+/// Calls whose messages have not arrived hold memory. They share one budget with unfinished requests of the other
+/// protocols.
 #[test]
 fn unfinished_calls_share_a_memory_budget() {
-    // Each takes 8 KiB, but the first eight of a connection.
+    // Each unfinished call takes 8 KiB, except the first eight of a connection.
     let limits = Limits { unfinished_bytes: 40 << 10, ..Limits::default() };
     let server = here(Auth::default(), limits);
     let client = http2_client::Client::of(&server.address);
@@ -639,14 +643,14 @@ fn unfinished_calls_share_a_memory_budget() {
     eventually("the budget is used up (RESOURCE_EXHAUSTED)", || {
         client.call("/grpc.health.v1.Health/Check", &[], None).1 == "8"
     });
-    // Envoy would pass the request on after an error, so this is answered OVER_LIMIT.
+    // After an error Envoy would let the request pass, so the server answers OVER_LIMIT.
     assert_eq!(client.call(&path, &[], None).1, "0");
-    // Other connections are answered, though their messages come a moment later than their calls.
+    // Other connections are answered, even if their messages arrive a moment after their calls.
     let other = http2_client::Client::of(&server.address);
     let (arrived, answer) = other.begin(&path);
     arrived.recv().unwrap();
     assert_eq!(answer(whole.clone()).1, "0");
-    // Those that wait are answered as well.
+    // The unfinished calls are answered too when their messages arrive.
     for (_, answer) in waiting {
         assert_eq!(answer(whole.clone()).1, "0");
     }
@@ -713,15 +717,15 @@ fn silent_connections_are_closed() {
         let mut stream = TcpStream::connect(&server.address).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
         stream.write_all(first).unwrap();
-        // Reads to the end: it is closed, and not by the timeout.
+        // Reads to the end: the server closes the connection before the timeout.
         stream.read_to_end(&mut Vec::new()).is_ok()
     };
-    // A client that answers pings may be idle for as long as it likes: its connection is still there when the others are
-    // given up. tonic's client would connect again.
+    // A client that answers pings may be idle for any time: its connection is still open when the others are closed.
+    // tonic's client would connect again.
     let idle = http2_client::Client::of(&server.address);
     assert!(closed(b""));
     assert!(closed(b"PRI * HTTP/2.0\r\n\r\nSM"));
-    // HTTP/2, but it answers no ping.
+    // An HTTP/2 client that answers no ping.
     assert!(closed(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0"));
     assert_eq!(raw(&idle, &[], &message(&rate_limit_request("shop", &[&[("user", "ann")]]))).1, "0");
 }

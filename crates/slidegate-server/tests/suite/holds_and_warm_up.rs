@@ -27,7 +27,7 @@ fn with_reservation(server: &Server, path: &str, reservation: &Value) -> Value {
 fn everywhere(show: impl Fn(&Server)) {
     show(&Server::with_rules(RULES));
     let redis = RedisServer::start(Flavour::Redis7);
-    // On a busy machine Redis may take longer than the usual deadline; then it would not be who decides.
+    // A long deadline: on a busy machine Redis may take longer than the default, and then the node would decide.
     let failover = "guard: { deadline: 20s }";
     show(&Server::with_rules(&format!("store: {}\n{failover}{RULES}", redis.url())));
     let transactions = format!(
@@ -52,7 +52,7 @@ fn held_permits_are_released_once() {
         assert_eq!(with_reservation(server, "/v1/extend", reservation), "already");
         let third = acquire(server, json!({ "user": "alice" }));
         let used = |rule: usize| third["limits"][rule]["used"].clone();
-        assert_eq!((used(0), used(1)), (json!(3), json!(2)), "what was called stays called");
+        assert_eq!((used(0), used(1)), (json!(3), json!(2)), "a release does not refund the call");
     });
 }
 
@@ -84,10 +84,10 @@ fn climbing_limit_is_reported() {
         }
         let denied = acquire(server, json!({ "api": "/orders" }));
         assert_eq!((&denied["allowed"], &denied["denied_by"]), (&json!(false), &json!("climbs")));
-        // It is shown within a second or so.
+        // The metric is updated within about a second.
         let line = "slidegate_rule_effective_limit{rule=\"climbs\"} 20\n";
         eventually("the effective limit is shown", || server.get("/metrics").body.contains(line));
-        // 21 of 100 are there when a eightieth of the hour has passed, or the first has left.
+        // The limit reaches 21 of 100 after an eightieth of the hour.
         let wait = denied["retry_after_ms"].as_u64().unwrap();
         assert!((35_000..=45_000).contains(&wait), "{wait}");
     });
@@ -108,14 +108,14 @@ fn rules_show_their_warm_up_settings() {
     slidegate::Rules::from_yaml(&yaml).unwrap();
 }
 
-/// Three servers in turns, by the clock of their Redis, which is moved by hand: the documents' 20, 50, 80 and 100 in a
-/// second, and every answer says the limit of its instant.
+/// Three servers decide in turns, by the clock of their Redis, which the test moves. They admit 20, 50, 80 and 100 in a
+/// second, as the source documents say, and every response contains the limit of its instant.
 #[test]
 fn three_servers_follow_one_warm_up_curve() {
     const SECOND: u64 = 1_000_000;
     let time = FakeTime::start();
     let redis = time.stopped();
-    // A machine that is busy with other tests is not at fault, and denials would be remembered by another clock.
+    // A long deadline, because the machine may be busy. No deny cache, because it uses another clock.
     let rules = format!(
         "store: {}
 guard: {{ deadline: 20s }}
@@ -127,7 +127,7 @@ rules: [{{ name: orders, limit: 100, window: 1s, warm-up: {{ from: 20%, over: 4s
     let seconds = |start: u64, curve: [u64; 5]| {
         for (second, limit) in curve.into_iter().enumerate() {
             let mut admitted = 0;
-            // Every 25 milliseconds, one by each.
+            // Each server gets a request every 25 milliseconds.
             for step in 0..40 {
                 time.stop_at(start + second as u64 * SECOND + step * 25_000);
                 for server in &servers {
@@ -140,13 +140,13 @@ rules: [{{ name: orders, limit: 100, window: 1s, warm-up: {{ from: 20%, over: 4s
         }
     };
     seconds(10 * SECOND, [20, 50, 80, 100, 100]);
-    // Cold again after a minute.
+    // After a minute the limit is cold again.
     seconds((15 + 61) * SECOND, [20, 50, 80, 100, 100]);
 }
 
 const TOKEN: &str = "admin-token-0123456789";
 
-/// Rate that is so slow that nothing refills during the test.
+/// Rates that are so slow that nothing refills during the test.
 fn buckets(ip: &str, user: &str, vip: &str) -> String {
     format!(
         "rules:
@@ -170,7 +170,7 @@ fn buckets_keep_their_level_when_rules_change() {
             let admin = admin.each_ref().map(|(name, value)| (*name, value.as_str()));
             assert_eq!(server.send("PUT", "/v1/rules", &admin, rules).status, 200);
         };
-        // Of the address, of alice, and of one for whom there is an override.
+        // Levels of the address, of alice, and of a user with an override.
         let levels = || {
             let attributes =
                 [json!({ "ip": "192.0.2.1" }), json!({ "user": "alice" }), json!({ "user": "vip" })];
@@ -183,16 +183,17 @@ fn buckets_keep_their_level_when_rules_change() {
         }
         assert_eq!(levels(), [(10, 6), (20, 16), (100, 96)]);
 
-        // More burst, and another rate: nothing is given for it.
+        // A larger burst and another rate add no permits.
         put(&buckets("limit: 3, burst: 50", "limit: 7, burst: 40", "limit: 11, burst: 1000"));
         assert_eq!(levels(), [(50, 6), (40, 16), (1000, 96)]);
-        // Less: what does not fit any more is lost.
+        // A smaller burst drops the permits that no longer fit.
         put(&buckets("limit: 1, burst: 5", "limit: 2, burst: 30", "limit: 5, burst: 50"));
         assert_eq!(levels(), [(5, 5), (30, 16), (50, 50)]);
         put(&buckets("limit: 1, burst: 10", "limit: 2, burst: 20", "limit: 5, burst: 100"));
         assert_eq!(levels(), [(10, 5), (20, 16), (100, 50)]);
 
-        // From a file too. Without an override it is as for everybody; with it, it is again as before.
+        // The same holds for rules from a file. Without its override, the user has the limit of all users; with it, the
+        // old limit.
         let file = "rules: [{ name: per-user, key: [user], window: 1d, algorithm: token-bucket, limit: 2, burst: 60 }]";
         std::fs::write(server.config(), config(file)).unwrap();
         let [alice, vip] = ["alice", "vip"].map(|user| json!({ "user": user }));
@@ -200,7 +201,7 @@ fn buckets_keep_their_level_when_rules_change() {
         assert_eq!(level(&server, &vip), (60, 50));
         assert_eq!(level(&server, &alice), (60, 16));
 
-        // What is left can be taken, and no more; then it fills as fast as the newest rule says, up to its burst.
+        // Only the remaining permits can be taken. Then the bucket refills at the newest rate, up to its burst.
         let take =
             || (0..100).filter(|_| acquire(&server, json!({ "user": "alice" }))["allowed"] == true).count();
         assert_eq!(take(), 16);

@@ -99,7 +99,7 @@ fn second_settlement_returns_already() {
     assert_eq!(settle(0), json!({ "settled": "already" }));
     assert_eq!(server.post("/v1/peek", &chat(0)).json()["limits"][0]["used"], 1_234);
     let unknown = r#"{"reservation":"1.2.3.1.k","permits":0}"#;
-    assert_eq!(server.post("/v1/settle", unknown).status, 400, "it is not signed");
+    assert_eq!(server.post("/v1/settle", unknown).status, 400, "the reservation is not signed");
 }
 
 #[test]
@@ -133,7 +133,7 @@ fn shadow_rules_report_their_verdict() {
     let would: Vec<_> =
         answers.iter().map(|a| (a.status, a.json()["limits"][0]["would_deny"].clone())).collect();
     assert_eq!(would, [(200, json!(false)), (200, json!(true))]);
-    assert_eq!(answers[1].header("ratelimit"), None, "a shadow is not the client's business");
+    assert_eq!(answers[1].header("ratelimit"), None, "a shadow rule is not shown to clients");
 }
 
 #[test]
@@ -144,7 +144,7 @@ fn serves_health_rules_and_index() {
     assert!(server.get("/").body.contains("POST /v1/acquire"));
     let rules = server.get("/v1/rules").json();
     assert_eq!(rules["rules"][0]["name"], "login-per-ip");
-    // What it shows is itself a file, of the same rules.
+    // The output is itself a file with the same rules.
     let parse = |text: &str| slidegate_server::Config::parse(text).unwrap().rules;
     let (shown, demo) = (parse(&rules.to_string()), parse(slidegate_server::DEMO));
     assert!(shown.iter().eq(demo.iter()));

@@ -450,7 +450,7 @@ fn expect(server: &Server, path: &str, body: &str, status: u16, code: &str, mess
     assert_eq!(answer.json(), json!({ "error": { "code": code, "message": message } }), "{path} {body}");
 }
 
-/// The keys that the bad requests named are as they were.
+/// The keys in the invalid requests have not changed.
 fn nothing_was_charged(server: &Server) {
     for request in [
         json!({ "attributes": { "api": "/chat", "user": "a" } }),
@@ -484,7 +484,7 @@ fn unusual_values_have_their_own_keys() {
     }
 }
 
-/// Every call that takes JSON matches the whole value, for any length.
+/// Every call that takes JSON matches patterns against the whole value, for any length.
 #[test]
 fn long_value_matches_its_rule() {
     let server = Server::with_rules(
@@ -506,7 +506,7 @@ fn many_rules() -> Server {
     Server::with_rules(&format!("rules:\n{}", rules.collect::<String>()))
 }
 
-/// A small batch does not make a huge answer.
+/// A small batch cannot cause a huge response.
 #[test]
 fn batch_with_too_many_limits_is_rejected_and_charges_nothing() {
     let server = many_rules();
@@ -525,7 +525,7 @@ fn batch_with_too_many_limits_is_rejected_and_charges_nothing() {
     assert_eq!(answer.json()["results"][19]["limits"][499]["used"], 20);
 }
 
-/// A pipeline of commands that meet many limits is decided in several calls.
+/// A pipeline whose commands have many limits is decided in several calls.
 #[test]
 fn pipeline_with_many_limits_is_split() {
     let server = many_rules();

@@ -39,7 +39,7 @@ impl Events {
     }
 
     /// Reads to the end. Returns the last line that is not empty: "0", the last chunk, if the server has ended the
-    /// answer and not only the connection. Events go on for no longer than about a minute.
+    /// response and not only the connection. Panics after about a minute of events.
     fn end(self) -> Option<String> {
         self.lines.map_while(Result::ok).take(300).filter(|line| !line.is_empty()).last()
     }
@@ -56,7 +56,9 @@ fn stream_reports_every_second() {
         login(&server, "1.2.3.4");
     }
     // A second is reported when it is over.
-    eventually("the second of both is over", || sum(&Events::of(&server).next("history"), "allowed") == 2);
+    eventually("the second of both requests is over", || {
+        sum(&Events::of(&server).next("history"), "allowed") == 2
+    });
     let mut events = Events::of(&server);
     let history = events.next("history");
     assert_eq!(
@@ -68,7 +70,7 @@ fn stream_reports_every_second() {
     }
     let (mut allowed, mut denied, mut would) = (0, 0, 0);
     let mut last = Value::Null;
-    // They may fall into more than one second.
+    // The requests may fall into more than one second.
     for _ in 0..20 {
         last = events.next("tick");
         allowed += last["allowed"].as_u64().unwrap();
@@ -88,7 +90,7 @@ fn stream_reports_every_second() {
     assert_eq!(rule["usage"], 1.0);
     assert_eq!((&last["store"]["store"], &last["edition"]["version"]), (&"memory".into(), &1.into()));
     assert!(last["connections"]["http"].as_u64().unwrap() >= 1);
-    // A client that looks on does not keep the server from stopping: its answer is ended, not cut off.
+    // A client of the live feed does not delay the shutdown: the server ends its response properly.
     server.terminate();
     assert_eq!(events.end().as_deref(), Some("0"));
     assert!(server.wait().success());
@@ -267,14 +269,14 @@ fn rule_reports_what_it_charged() {
     assert_eq!((&global["charged_minute"], &global["not_charged_minute"]), (&1.into(), &2.into()), "{tick}");
     assert_eq!((&narrow["charged_minute"], &narrow["denied_minute"]), (&1.into(), &2.into()), "{tick}");
     assert_eq!(narrow["not_charged_minute"], 0);
-    // The past of each rule comes with the first event.
+    // The first event contains the history of each rule.
     let history = Events::of(&server).next("history");
     for name in ["global", "narrow"] {
         let rule = history["rules"].as_array().unwrap().iter().find(|rule| rule["rule"] == name).unwrap();
         assert_eq!(sum(rule, "charged"), 1, "{history}");
     }
     assert_eq!(sum(&history["rules"][0], "denied") + sum(&history["rules"][1], "denied"), 2);
-    // Its hour has steps of ten seconds.
+    // The history of a rule over an hour has steps of ten seconds.
     let hour = server.get("/v1/history?rule=global").json();
     assert_eq!((&hour["rule"], &hour["step_ms"]), (&"global".into(), &10_000.into()));
     let steps = hour["charged"].as_array().unwrap().len();
@@ -318,7 +320,7 @@ fn rules_are_shown_as_their_author_wrote_them() {
     let source = |headers: &[(&str, &str)]| server.send("GET", "/v1/rules?format=source", headers, "").body;
     assert_eq!(source(&admin), format!("# A file.{RULES}"), "only the rules of the file");
     let generated = server.get("/v1/rules?format=yaml").body;
-    assert_eq!(source(&[]), generated, "comments are for those who may change the rules");
+    assert_eq!(source(&[]), generated, "only clients that may change the rules see comments");
     let mine = "rules:\n  # The only one.\n  - { name: one, limit: 1, window: 1h }\n";
     assert_eq!(server.send("PUT", "/v1/rules", &admin, mine).status, 200);
     assert_eq!(source(&admin), mine);

@@ -1,6 +1,6 @@
 //! Tests of the server through its protocols and its command line, one module per feature.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::print_stderr)]
-// A decision by Redis is a future of many layers.
+// The future of a decision by Redis has many layers of types.
 #![recursion_limit = "256"]
 
 mod adaptive; // limits that follow reports, the same on every node

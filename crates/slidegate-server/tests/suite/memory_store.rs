@@ -51,7 +51,7 @@ fn reads_every_field_and_the_defaults() {
     }
 }
 
-/// A client that invents names fills the store. The account that it then tries stays limited.
+/// A client fills the store with invented names. The account that it then attacks stays limited.
 #[test]
 fn key_flood_does_not_reset_a_limit() {
     const RULES: &str = "rules: [{ name: login, key: [user], limit: 3, window: 1h }]";

@@ -41,7 +41,7 @@ fn parse_page(page: &str) -> Families {
     all
 }
 
-/// The lines of its table.
+/// Rows of the table in docs/reference/metrics.md.
 fn documented() -> Families {
     let page = include_str!("../../../../docs/reference/metrics.md");
     let rows = page.lines().filter_map(|line| line.strip_prefix("| `"));
@@ -88,7 +88,7 @@ fn metrics_page_matches_its_documentation() {
         assert_eq!(documented.get(name), Some(description), "{name} in docs/reference/metrics.md");
     }
     let gone: Vec<&String> = documented.keys().filter(|name| !all.contains_key(*name)).collect();
-    assert!(gone.is_empty(), "there is no {gone:?}");
+    assert!(gone.is_empty(), "{gone:?} is not a metric");
 }
 
 /// Returns the value of the series with all of these labels.
@@ -204,7 +204,7 @@ fn follow_ups_are_counted_for_every_protocol() {
 
 const KEYS: usize = 100_000;
 
-/// Number of keys in one write, so that they are decided together.
+/// Number of keys in one write; they are decided together.
 const TOGETHER: usize = 1_000;
 
 /// The number of series does not depend on the requests of callers.

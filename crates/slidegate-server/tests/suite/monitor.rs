@@ -29,21 +29,23 @@ fn wrong_total_is_reported_and_repaired() {
     for _ in 0..3 {
         server.post("/v1/acquire", BODY);
     }
-    eventually("all is well", || has_metric(&server, "slidegate_accuracy_ratio 1.0"));
+    eventually("all counts are correct", || has_metric(&server, "slidegate_accuracy_ratio 1.0"));
     assert!(has_metric(&server, "slidegate_accuracy_wrong_keys_total 0"));
-    // The running total, which decisions go by; its fraction says how entries are read.
+    // Member `u` is the running total, which decisions use. Its fraction says how entries are read.
     let score: f64 = redis::from_redis_value(redis.run(&format!("ZSCORE {KEY} u"))).unwrap();
     redis.run(&format!("ZADD {KEY} {} u", score - 2.0));
-    eventually("it is put right", || has_metric(&server, "slidegate_accuracy_repaired_keys_total 1"));
+    eventually("the server repairs the total", || {
+        has_metric(&server, "slidegate_accuracy_repaired_keys_total 1")
+    });
     assert!(has_metric(&server, "slidegate_accuracy_discrepancies_total{cause=\"total\"} 1"));
-    assert_eq!(used(&server), 3, "what the entries say");
+    assert_eq!(used(&server), 3, "the total is the sum of the entries");
     redis.run(&format!("PERSIST {KEY}"));
-    eventually("it expires again", || {
+    eventually("the key expires again", || {
         has_metric(&server, "slidegate_accuracy_discrepancies_total{cause=\"no-expiry\"} 1")
     });
     let left: i64 = redis::from_redis_value(redis.run(&format!("PTTL {KEY}"))).unwrap();
     assert!(left > 3_500_000, "{left}");
-    eventually("all is well again", || has_metric(&server, "slidegate_accuracy_ratio 1.0"));
+    eventually("all counts are correct again", || has_metric(&server, "slidegate_accuracy_ratio 1.0"));
 }
 
 #[test]
@@ -54,7 +56,7 @@ fn repair_can_be_disabled() {
     server.post("/v1/acquire", BODY);
     let score: f64 = redis::from_redis_value(redis.run(&format!("ZSCORE {KEY} u"))).unwrap();
     redis.run(&format!("ZADD {KEY} {} u", score - 1.0));
-    eventually("it is reported", || has_metric(&server, "slidegate_accuracy_ratio 0.0"));
+    eventually("the wrong count is reported", || has_metric(&server, "slidegate_accuracy_ratio 0.0"));
     assert!(has_metric(&server, "slidegate_accuracy_repaired_keys_total 0"));
     assert_eq!(used(&server), 2);
 }
@@ -63,7 +65,7 @@ fn repair_can_be_disabled() {
 fn memory_store_is_audited() {
     let server = Server::with_rules(&format!("monitor: {{ accuracy: {{ every: 100ms }} }}\n{RULES}"));
     server.post("/v1/acquire", BODY);
-    eventually("all is well", || has_metric(&server, "slidegate_accuracy_ratio 1.0"));
+    eventually("all counts are correct", || has_metric(&server, "slidegate_accuracy_ratio 1.0"));
 }
 
 #[test]
@@ -81,7 +83,7 @@ fn gc_runs_when_memory_gets_short() {
         quiet.post("/v1/acquire", &format!(r#"{{"attributes":{{"user":"u{n}"}},"permits":3}}"#));
     }
     quiet.post("/v1/acquire", r#"{"attributes":{"tenant":"acme"},"permits":2}"#);
-    // What was restored by hand, say, and would stay for ever.
+    // Keys without an expiry, for example after a manual restore, would stay for ever.
     for n in 0..200 {
         redis.run(&format!("PERSIST sg:{{one:user=u{n}}}"));
     }
@@ -107,5 +109,5 @@ fn gc_runs_when_memory_gets_short() {
         |name: &str| -> bool { redis::from_redis_value(redis.run(&format!("EXISTS {name}"))).unwrap() };
     assert!(there("other") && there("sg:{not-ours}"), "foreign keys are not touched");
     let acme = server.post("/v1/peek", r#"{"attributes":{"tenant":"acme"}}"#).json();
-    assert_eq!(acme["limits"][0]["used"], 2, "and what counts still does");
+    assert_eq!(acme["limits"][0]["used"], 2, "entries that count still count");
 }

@@ -39,7 +39,7 @@ fn schemathesis(server: &Server, settings: &str) {
     assert!(run.status.success(), "{report}\n{errors}");
     let paths = server.get("/openapi.json").json()["paths"].clone();
     let calls: usize = paths.as_object().unwrap().values().map(|path| path.as_object().unwrap().len()).sum();
-    // All but TRACE, and the one that the settings leave out.
+    // All operations except TRACE and the one that the settings exclude.
     let calls = calls - 2;
     assert!(report.contains(&format!("Tested: {calls}")), "all {calls} operations are called: {report}");
 }
@@ -48,14 +48,22 @@ fn schemathesis(server: &Server, settings: &str) {
 fn responses_match_the_description_without_token() {
     let server = Server::with_env(&[("SLIDEGATE_ADMIN_TOKEN", ADMIN)], DEMO, &[]);
     schemathesis(&server, "");
-    assert_eq!(server.get("/v1/rules").json()["edition"]["version"], 1, "nobody may change them");
+    assert_eq!(
+        server.get("/v1/rules").json()["edition"]["version"],
+        1,
+        "without a token the rules cannot be changed"
+    );
 }
 
 #[test]
 fn responses_match_the_description_with_token() {
     let server = Server::with_env(&[("SLIDEGATE_ADMIN_TOKEN", ADMIN)], DEMO, &[]);
     schemathesis(&server, &format!("[auth.openapi.token]\nbearer = \"{ADMIN}\"\n"));
-    assert_ne!(server.get("/v1/rules").json()["edition"]["version"], 1, "it has put rules");
+    assert_ne!(
+        server.get("/v1/rules").json()["edition"]["version"],
+        1,
+        "schemathesis has replaced the rules"
+    );
 }
 
 /// Both HTTP listeners serve the description to clients with the token.
@@ -105,7 +113,7 @@ fn decision_examples_are_real_answers() {
     assert_eq!(masked(acquire(1).json()), masked(example(&operation["responses"]["429"], 1)));
 }
 
-/// Errors are JSON, also those that axum notices.
+/// Errors are JSON, also those that axum detects.
 #[test]
 fn errors_match_the_description() {
     let server = Server::with_env(&[("SLIDEGATE_ADMIN_TOKEN", ADMIN)], DEMO, &[]);

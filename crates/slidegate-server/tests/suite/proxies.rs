@@ -44,7 +44,7 @@ fn patient(text: &str) -> String {
     text.replace("250ms", "20s")
 }
 
-/// A proxy that runs in a folder of its own, killed on drop.
+/// Proxy that runs in its own folder and is killed on drop.
 struct Proxy {
     child: Child,
     address: String,
@@ -52,10 +52,10 @@ struct Proxy {
 }
 
 impl Proxy {
-    /// `command` makes the program from its folder, the port to listen on.
+    /// `command` builds the command from the folder and the port to listen on.
     fn start(command: impl Fn(&Path, u16) -> Command) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        // If another process takes the port in between, the proxy exits, and the next one is tried.
+        // If another process takes the port in between, the proxy exits, and the test tries the next port.
         for _ in 0..10 {
             let port = lasting_port();
             let log = fs::File::create(folder.path().join("log")).unwrap();
@@ -107,8 +107,8 @@ fn tool(name: &str) -> PathBuf {
 
 /// Assertions for every proxy.
 fn exactly_the_limit_passes(proxy: &Proxy, upstream: &Upstream, shows_what_is_left: bool) {
-    // A client cannot choose whom it is counted as.
-    // Headers of a browser are passed on, and are not taken for a cross-origin request to Slidegate itself.
+    // A client cannot choose the client under which it is counted. Headers of a browser are passed on, and are not
+    // taken for a cross-origin request to Slidegate itself.
     let forged = [
         ("x-forwarded-for", "6.6.6.6"),
         ("x-forwarded-uri", "/free"),
@@ -123,7 +123,7 @@ fn exactly_the_limit_passes(proxy: &Proxy, upstream: &Upstream, shows_what_is_le
     let denied: Vec<&Answer> = answers.iter().filter(|answer| answer.status == 429).collect();
     let others: Vec<u16> = answers.iter().map(|a| a.status).filter(|s| ![200, 429].contains(s)).collect();
     assert_eq!((passed, denied.len(), others), (LIMIT, REQUESTS - LIMIT, vec![]));
-    assert_eq!(upstream.requests(), LIMIT, "what is denied never reaches it");
+    assert_eq!(upstream.requests(), LIMIT, "denied requests never reach the application");
     for answer in denied {
         let wait: u64 = answer.header_in_any_case("retry-after").expect("Retry-After").parse().unwrap();
         assert!((1..=3600).contains(&wait), "{wait}");
@@ -140,7 +140,7 @@ fn exactly_the_limit_passes(proxy: &Proxy, upstream: &Upstream, shows_what_is_le
             "{shown:?}"
         );
     }
-    // What no rule is about passes.
+    // Requests that no rule matches pass.
     let free = proxy.send("/free", &[]);
     assert!(free.len() == REQUESTS && free.iter().all(|answer| answer.status == 200));
 }
@@ -148,7 +148,7 @@ fn exactly_the_limit_passes(proxy: &Proxy, upstream: &Upstream, shows_what_is_le
 /// Addresses at which Slidegate does not answer.
 struct Faults {
     refusing: Denying,
-    /// Never accepts: connections stay in its backlog.
+    /// This listener never accepts: connections stay in its backlog.
     silent: TcpListener,
     failing: Upstream,
 }
@@ -162,8 +162,9 @@ impl Faults {
         }
     }
 
-    /// Asserts the statuses that clients get if Slidegate refuses the connection, does not answer, and answers 503. `start`
-    /// makes a proxy from a configuration and the address of Slidegate. Only requests with status 200 reach the upstream.
+    /// Asserts the statuses that clients get if Slidegate refuses the connection, does not answer, and answers 503.
+    /// `start` starts a proxy with a configuration and the address of Slidegate. Only requests with status 200 reach
+    /// the upstream.
     fn assert_statuses(
         &self,
         configuration: &str,
@@ -243,7 +244,7 @@ fn nginx_without_slidegate() {
     Faults::new().assert_statuses(&open, start_nginx, [200, 200, 200]);
 }
 
-/// nginx asks the second server of an `upstream` block if the first does not answer.
+/// nginx calls the second server of an `upstream` block if the first does not answer.
 #[test]
 fn nginx_with_two_nodes() {
     let (slidegate, upstream, refusing) = (slidegate(), Upstream::start("from upstream"), Denying::new());
@@ -276,7 +277,7 @@ fn nginx_with_large_headers() {
     }
 }
 
-/// Starts Traefik with a dynamic configuration. `fixed` is the static one.
+/// Starts Traefik with a dynamic configuration. `fixed` is the static configuration.
 fn start_traefik(fixed: &str, dynamic: &str, slidegate: &str, upstream: &Upstream) -> Proxy {
     let proxy = Proxy::start(|folder, port| {
         let authorize = format!("127.0.0.1:{}", lasting_port());
@@ -293,7 +294,7 @@ fn start_traefik(fixed: &str, dynamic: &str, slidegate: &str, upstream: &Upstrea
         command.arg(format!("--configFile={}", fixed.display()));
         command
     });
-    // It listens before it knows its routes.
+    // Traefik listens before it has loaded its routes.
     eventually("Traefik knows its routes", || Server::at(&proxy.address).get("/free").status != 404);
     proxy
 }
@@ -378,7 +379,7 @@ fn caddy_without_the_application() {
     let configuration = open.replace("127.0.0.1:9000", &application.local_addr().unwrap().to_string());
     let requests = Arc::new(AtomicUsize::new(0));
     let counter = Arc::clone(&requests);
-    // It ends with the process of the test.
+    // The thread ends with the process of the test.
     std::thread::spawn(move || {
         for stream in application.incoming().flatten() {
             counter.fetch_add(1, Ordering::Relaxed);

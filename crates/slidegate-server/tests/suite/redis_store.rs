@@ -14,7 +14,7 @@ use crate::server::{BINARY, Server};
 const RULES: &str = "rules: [{ name: api, key: [user], limit: 5, window: 1m }]";
 
 fn with_store(url: &str, rest: &str) -> Server {
-    // On a busy machine Redis may take longer than the usual deadline; then it would not be who decides.
+    // A long deadline: on a busy machine Redis may take longer than the default, and then the node would decide.
     let failover = if rest.contains("guard:") { "" } else { "guard: { deadline: 20s }" };
     Server::with_rules(&format!("store: {url}\n{failover}\n{rest}\n{RULES}\n"))
 }
@@ -60,7 +60,7 @@ fn forged_reservations_do_not_reach_redis() {
     let forged: String =
         (0..1_000u64).map(|n| format!("{at}.{}.1.14.api:user=alice", 10u64.pow(18) + n)).collect();
     let signed = format!("{forged}{}", &reservation[reservation.len() - 33..]);
-    // Nothing but decisions and settlements runs a script here.
+    // In this test only decisions and settlements run scripts.
     let scripts = || {
         let stats = format!("{:?}", redis.run("INFO commandstats"));
         stats
@@ -77,13 +77,13 @@ fn forged_reservations_do_not_reach_redis() {
     }
     assert_eq!(scripts(), before);
     let notes = redis.run("ZCARD sg:{api:user=alice}:notes");
-    assert_eq!(notes, ::redis::Value::Int(1), "the note of the id");
+    assert_eq!(notes, ::redis::Value::Int(1), "only the note of the request id exists");
     let settle = json!({ "reservation": reservation, "permits": 1 }).to_string();
     assert_eq!(server.post("/v1/settle", &settle).json(), json!({ "settled": "done" }));
 }
 
-/// A node that starts while Redis is away signs with a key of its own, which it goes on to accept. A Redis that has lost the key of
-/// all nodes gets it back.
+/// A node that starts while Redis is away signs with its own key, and accepts that key later too. If Redis loses the
+/// shared key, a node writes it again.
 #[test]
 fn nodes_restore_a_lost_reservation_key() {
     let port = lasting_port();
@@ -102,14 +102,14 @@ fn nodes_restore_a_lost_reservation_key() {
     let redis = RedisServer::at(Flavour::Redis7, port);
     let has_key = || redis.run("EXISTS sg:{reservation-key}:shared") == ::redis::Value::Int(1);
     eventually("the node stores its key", has_key);
-    assert_eq!(settle(&early, &alone), 200, "what it has signed before it goes on to accept");
+    assert_eq!(settle(&early, &alone), 200, "the node still accepts its earlier signatures");
     let late = with_store(&url, "");
     eventually("both decide by Redis", || {
         [&early, &late].iter().all(|server| server.get("/readyz").json().get("degraded").is_none())
     });
     let (from_early, from_late) = (acquire(&early, "bob"), acquire(&late, "carol"));
     assert_eq!((settle(&late, &from_early), settle(&early, &from_late)), (200, 200));
-    assert_eq!(settle(&late, &alone), 200, "the key of the first node is that of all");
+    assert_eq!(settle(&late, &alone), 200, "all nodes use the key of the first node");
     redis.run("DEL sg:{reservation-key}:shared");
     eventually("a node writes the key back", has_key);
     let newest = with_store(&url, "");
@@ -135,7 +135,7 @@ fn large_batch_is_split_into_calls() {
         .and_then(|rest| rest.split(',').next())
         .unwrap()
         .to_owned();
-    // Three parts, and no more: each a round trip. The first finds that its script is not there yet.
+    // Exactly three round trips. In the first, Redis does not have the script yet.
     assert_eq!(calls, "3");
 }
 
@@ -330,13 +330,13 @@ fn each_rule_has_its_outage_policy() {
     assert_eq!(["a", "b", "c"].map(post), [200, 200, 200].map(|status| expected(status, "store")));
     assert_eq!(post("a"), expected(429, "store"));
     redis.kill();
-    // The deny cache answers until the node notices that it does not hear from Redis any more.
+    // The deny cache answers until the node notices that Redis sends no notifications any more.
     eventually("the deny cache is not used any more", || post("a") != expected(429, "deny-cache"));
     assert_eq!((post("a"), post("a")), (expected(200, "fail-open"), expected(200, "fail-open")));
     assert_eq!(post("b"), expected(429, "fail-closed"));
     let denied = server.post("/v1/acquire", r#"{"attributes":{"b":"x"}}"#);
     assert_eq!((&denied.json()["denied_by"], &denied.json()["code"]), (&json!("strict"), &json!(7)));
-    // One of three is used already, and the others are this node's: it is alone.
+    // One of three permits is used. The node may grant the other two, because it is the only node.
     let answers: Vec<_> = (0..4).map(|_| post("c")).collect();
     assert_eq!(answers, [200, 200, 429, 429].map(|status| expected(status, "local")));
     let ready = server.get("/readyz");
@@ -346,7 +346,7 @@ fn each_rule_has_its_outage_policy() {
     let seen = &store["servers"][0];
     assert_eq!((&seen["breaker"], &seen["direct"]), (&json!("open"), &json!(false)), "{store}");
     assert!(store["journal"]["entries"].as_u64() >= Some(3), "{store}");
-    // It comes back with nothing, and is given everything.
+    // Redis comes back empty, and the node writes everything back.
     redis.restart();
     eventually("Redis decides again", || server.get("/v1/store").json()["servers"][0]["direct"] == true);
     assert_eq!(
@@ -364,7 +364,7 @@ fn nodes_know_the_number_of_members() {
     let failover = "guard: { heartbeat: 100ms, deadline: 20s }";
     let one = with_store(&redis.url(), failover);
     let nodes = |n: u64| {
-        eventually(&format!("it knows {n} nodes"), || {
+        eventually(&format!("the node knows {n} nodes"), || {
             one.get("/v1/store").json()["servers"][0]["nodes"] == n
         });
     };
@@ -595,8 +595,8 @@ fn readyz_names_unreachable_shards() {
     let server = with_store("redis", &format!("redis: {{ shards: [{}] }}", urls.join(", ")));
     assert_eq!(server.get("/readyz").status, 200);
     servers[1].kill();
-    // Redis is called now and then, independently of the number of requests.
-    eventually("it is noticed", || server.get("/readyz").json()["degraded"].is_string());
+    // Redis is called at intervals, independently of the number of requests.
+    eventually("the server notices the outage", || server.get("/readyz").json()["degraded"].is_string());
     let ready = server.get("/readyz");
     assert_eq!(ready.status, 200, "decisions can still be made");
     let reason = ready.json()["degraded"].to_string();
@@ -605,7 +605,7 @@ fn readyz_names_unreachable_shards() {
     assert!(!reason.contains(&format!("127.0.0.1:{}", servers[0].port)), "{reason}");
 }
 
-/// The server answers a denied flood itself and calls Redis only now and then.
+/// The server denies a flood from its cache and rarely calls Redis.
 #[test]
 fn denied_flood_is_answered_without_redis() {
     let redis = RedisServer::start(Flavour::Redis7);
@@ -620,7 +620,7 @@ fn denied_flood_is_answered_without_redis() {
             info.lines().find_map(|line| line.strip_prefix("cmdstat_evalsha:calls=").map(str::to_owned));
         line.unwrap().split(',').next().unwrap().parse::<u64>().unwrap()
     };
-    // The first denials are Redis's, until this node listens to what others free.
+    // Redis decides the first denials, until this node has subscribed to invalidations.
     eventually("the deny cache answers", || post().json()["source"] == "deny-cache");
     let before = scripts();
     // On a busy machine the node may miss invalidations for a moment, and calls Redis until it receives them again.
@@ -638,12 +638,13 @@ fn denied_flood_is_answered_without_redis() {
         assert!(denied.header("retry-after").is_some());
     }
     assert!(calls < 100, "{calls} of 500 called Redis");
-    // Redis's own checks, not the flood.
+    // The remaining scripts are checks of the server, not the flood.
     let scripts = scripts() - before - calls;
     assert!(scripts < 50, "{scripts}");
 }
 
-/// Three thousand entries of one and two permits, a millisecond apart: 4,500 permits. Written by hand, to be there at once.
+/// Three thousand entries of one and two permits, a millisecond apart: 4,500 permits. The test writes them directly,
+/// which is faster.
 const FILL: &str = "
 local time = redis.call('TIME')
 local now, key = time[1] * 1000000 + time[2], KEYS[1]
@@ -684,11 +685,11 @@ fn retry_after_lower_bound_is_marked() {
     }
 }
 
-/// A node hands out the permits of its lease, and returns the rest on shutdown.
+/// A node grants the permits of its lease, and returns the unused ones on shutdown.
 #[test]
 fn leases_are_returned_on_shutdown() {
-    // A slice of the window ends with an hour of Redis's clock, and then what is left of a lease is given back. Five
-    // minutes into an hour, no slice ends while the test runs.
+    // A slice of the window ends with an hour of Redis's clock, and then the node returns the unused permits of its
+    // lease. Five minutes into an hour, no slice ends while the test runs.
     let time = FakeTime::start();
     let second = SystemClock::new().now().get() / 1_000_000 % 3_600;
     time.set((3_600 - second as i64 + 300) * 1_000);

@@ -51,14 +51,15 @@ fn silent_connections_are_closed() {
     }
 }
 
-/// All connection slots are used by connections that have sent a request: idle ones make room, active ones do not.
+/// All connection slots are used by connections that have sent a request. Idle connections are closed to make room,
+/// active ones are not.
 #[test]
 fn idle_connections_make_room_for_new_ones() {
     let server = server("connections: 4, connections-per-address: 4");
     let mut idle: Vec<TcpStream> = (0..3).map(|_| server.connect()).collect();
     let mut active = server.connect();
     assert!(idle.iter_mut().all(healthz) && healthz(&mut active));
-    // They have to be idle for a second.
+    // Only connections that were idle for a second are closed.
     eventually("a new connection is answered", || {
         assert!(healthz(&mut active), "an active connection is not closed");
         let mut new = server.connect();
@@ -83,8 +84,8 @@ fn connections_per_address_are_bounded() {
     };
     let streams = [live(), live()];
     let mut third = server.connect();
-    assert!(is_ended(&mut third), "it is closed at once");
-    // Another listener has connection slots of its own.
+    assert!(is_ended(&mut third), "the connection is closed at once");
+    // Another listener has its own connection slots.
     assert_eq!(Wire::connect(server.listener_address("redis")).call("PING"), simple("PONG"));
     drop(streams);
     eventually("there is room again", || {
@@ -97,11 +98,11 @@ fn connections_per_address_are_bounded() {
 
 const BUDGET: u64 = 8 << 20;
 
-/// Largest number of unfinished requests of 900,000 bytes that fit into the budget. On a busy machine they may be those of any
-/// clients.
+/// Largest number of unfinished requests of 900,000 bytes that fit into the budget. On a busy machine, any of the
+/// clients may be among them.
 const FITTING: usize = (BUDGET / 900_000) as usize;
 
-/// Commands of nearly a megabyte whose ends never come.
+/// Commands of nearly a megabyte that never end.
 #[test]
 fn unfinished_commands_share_a_memory_budget() {
     let server = server(&format!("unfinished-bytes: {BUDGET}"));
@@ -156,7 +157,7 @@ fn unfinished_bodies_share_the_memory_budget() {
         assert!(error["message"].as_str().unwrap().contains("listen.limits.unfinished-bytes"), "{error}");
     });
     let count = denied.count();
-    assert!(count >= 20 - FITTING, "{count} of 20 are denied");
+    assert!(count >= 20 - FITTING, "{count} of 20 requests are denied");
     assert!(metric(&server, "slidegate_unfinished_requests_bytes") <= BUDGET);
     assert_eq!(server.post("/v1/acquire", r#"{"attributes":{"user":"a"}}"#).status, 200);
     drop(clients);

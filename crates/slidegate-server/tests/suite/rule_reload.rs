@@ -28,7 +28,7 @@ fn version_of(server: &Server) -> Value {
     server.get("/v1/rules").json()["edition"]["version"].clone()
 }
 
-/// Waits until the server reports the error of the newest file. It has read the file then.
+/// Waits until the server reports the error of the newest file, which shows that it has read the file.
 fn until_failure(server: &Server, text: &str) {
     eventually(&format!("a failure with {text:?}"), || {
         let shown = server.get("/v1/rules").json();
@@ -36,13 +36,15 @@ fn until_failure(server: &Server, text: &str) {
     });
 }
 
-/// Writes `text`, whose rules are right, and waits until the server has read it. The file has a mistake first: the
-/// server shows it until it has read the file again.
+/// Writes `text`, whose rules are valid, and waits until the server has read it. First it writes a file with a mistake:
+/// the server reports the mistake until it has read the valid file.
 fn write_and_wait(server: &Server, file: &Path, text: &str) {
     fs::write(file, "rules: [{ name: one, limit: zero }]").unwrap();
     until_failure(server, "limit");
     fs::write(file, text).unwrap();
-    eventually("the mistake is mended", || server.get("/v1/rules").json()["edition"]["failure"].is_null());
+    eventually("the mistake is no longer reported", || {
+        server.get("/v1/rules").json()["edition"]["failure"].is_null()
+    });
 }
 
 fn serve(path: &Path) -> Server {
@@ -71,15 +73,15 @@ fn file_changes_are_reloaded() {
     fs::rename(&next, &file).unwrap();
     until(&server, 7);
 
-    // A mistake changes nothing, and is shown until it is mended. A comment changes the file, not the rules.
+    // A mistake changes nothing, and is reported until it is corrected. A comment changes the file, not the rules.
     let version = version_of(&server);
     write_and_wait(&server, &file, &format!("# the same\n{}", rules(7)));
     assert_eq!((version_of(&server), limit_of(&server)), (version, 7.into()));
 
-    // A file that is gone changes nothing either.
+    // A missing file changes nothing either.
     fs::remove_file(&file).unwrap();
     until_failure(&server, "cannot read");
-    assert_eq!(limit_of(&server), 7, "the last good ones stay");
+    assert_eq!(limit_of(&server), 7, "the last valid rules stay in force");
     let metrics = server.get("/metrics").body;
     for line in [
         "slidegate_rules_version 3\n",
@@ -118,7 +120,8 @@ fn unchanged_file_keeps_rules_set_by_request() {
     until(&server, 5);
 }
 
-/// As Kubernetes mounts a ConfigMap: the file is a link into a link to a folder, and that one is swapped.
+/// Kubernetes mounts a ConfigMap like this: the file is a link through a second link to a folder, and Kubernetes
+/// replaces the second link.
 #[test]
 fn swapped_symlink_is_reloaded() {
     let folder = tempfile::tempdir().unwrap();
@@ -149,12 +152,12 @@ fn sighup_reloads_at_once() {
     }
 }
 
-/// 2,000 versions, a third of them invalid, under load: one whole version decides each request, and each is answered.
+/// 2,000 versions, a third of them invalid, under load: each request is answered, and decided by one complete version.
 #[test]
 fn reloads_under_load_fail_no_request() {
     const TOKEN: &str = "admin-token-0123456789";
     const RELOADS: u64 = 2_000;
-    // Two rules that always have the same limit: a mixture would show.
+    // Two rules that always have the same limit, so a mixture of versions would be visible.
     let edition = |n: u64| {
         format!(
             "rules: [{{ name: a, key: [user], limit: {n}, window: 1h }}, {{ name: b, key: [user], limit: {n}, window: 1h }}]"
@@ -185,7 +188,7 @@ fn reloads_under_load_fail_no_request() {
                             .map(|l| l["limit"].as_u64().unwrap())
                             .collect();
                         assert_eq!(limits.len(), 2);
-                        assert_eq!(limits[0], limits[1], "half of one edition");
+                        assert_eq!(limits[0], limits[1], "the limits are of different editions");
                         *seen.entry(limits[0]).or_default() += 1;
                         requests.fetch_add(1, Ordering::Relaxed);
                     }
@@ -221,5 +224,5 @@ fn reloads_under_load_fail_no_request() {
     let shown = server.get("/v1/rules").json();
     assert_eq!(shown["edition"]["version"].as_u64(), Some(1 + RELOADS - RELOADS / 3));
     let used = server.post("/v1/peek", r#"{"attributes":{"user":"a"}}"#).json()["limits"][0]["used"].as_u64();
-    assert_eq!(used, Some(requests.load(Ordering::Relaxed)), "and every one was counted");
+    assert_eq!(used, Some(requests.load(Ordering::Relaxed)), "every request was counted");
 }

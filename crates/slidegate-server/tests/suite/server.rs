@@ -19,7 +19,7 @@ pub(crate) struct Server {
     /// Address of the HTTP listener.
     pub(crate) address: String,
     pub(crate) greeting: String,
-    /// Configuration file, which stays because the server reads it again.
+    /// Configuration file. It is kept, because the server reads it again.
     config: Option<tempfile::NamedTempFile>,
 }
 
@@ -60,7 +60,7 @@ impl Server {
 
     /// Returns the path of the configuration file.
     pub(crate) fn config(&self) -> &Path {
-        self.config.as_ref().expect("it has one").path()
+        self.config.as_ref().expect("the server has a configuration file").path()
     }
 
     /// Returns a client of a server that already runs, by the address of its HTTP listener.
@@ -88,7 +88,7 @@ impl Server {
             .stderr(log.map_or_else(Stdio::inherit, |log| log.try_clone().unwrap().into()));
         let mut child = command.spawn().unwrap();
         let lines = process::Lines::of(child.stdout.take().unwrap());
-        // From here on drop kills the child, also if it does not start.
+        // From here on, drop kills the child, even if the server does not start.
         let mut server =
             Server { child: Some(child), address: String::new(), greeting: String::new(), config: None };
         if arguments.contains(&"json") || variables.contains(&("SLIDEGATE_LOG", "json")) {
@@ -111,7 +111,7 @@ impl Server {
     pub(crate) fn listener_address(&self, scheme: &str) -> &str {
         let start = format!("listening on {scheme}://");
         let mut lines = self.greeting.lines();
-        lines.find_map(|line| line.strip_prefix(&start)).expect("it says where it listens")
+        lines.find_map(|line| line.strip_prefix(&start)).expect("the server prints its address")
     }
 
     /// Sends SIGTERM, as an orchestrator does.
@@ -120,7 +120,7 @@ impl Server {
     }
 
     pub(crate) fn signal(&self, name: &str) {
-        let child = self.child.as_ref().expect("it was started here");
+        let child = self.child.as_ref().expect("the server was started here");
         let exit_status =
             Command::new("kill").args(["-s", name]).arg(child.id().to_string()).status().unwrap();
         assert!(exit_status.success());
@@ -128,7 +128,7 @@ impl Server {
 
     /// Returns the resident memory in bytes.
     pub(crate) fn resident(&self) -> u64 {
-        let child = self.child.as_ref().expect("it was started here");
+        let child = self.child.as_ref().expect("the server was started here");
         let status = std::fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap();
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
         line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10
@@ -136,7 +136,7 @@ impl Server {
 
     /// Waits until the process has exited.
     pub(crate) fn wait(&mut self) -> std::process::ExitStatus {
-        process::exit(self.child.as_mut().expect("it was started here"), "the server")
+        process::exit(self.child.as_mut().expect("the server was started here"), "the server")
     }
 
     pub(crate) fn post(&self, path: &str, body: &str) -> Answer {
@@ -228,7 +228,7 @@ impl Answer {
     pub(crate) fn read(mut stream: impl Read) -> Self {
         let mut bytes = Vec::new();
         if let Err(error) = stream.read_to_end(&mut bytes) {
-            // A reset after the response, because the server did not read all of a large body, loses nothing of it.
+            // A reset after the response (the server did not read all of a large body) does not lose the response.
             let text = String::from_utf8_lossy(&bytes);
             assert_ne!(error.kind(), ErrorKind::WouldBlock, "the connection is still open after {text:?}");
         }

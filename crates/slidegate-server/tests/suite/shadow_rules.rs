@@ -52,7 +52,7 @@ fn everywhere(show: impl Fn(&Server)) {
 #[test]
 fn changed_decisions_are_counted_exactly() {
     everywhere(|server| {
-        // One address sends ten requests: 5 pass. 3 would by the tight rule, 8 by the wide one.
+        // One address sends ten requests, and 5 pass. The tight rule would allow 3, the wide one 8.
         let allowed = (0..10).filter(|_| acquire(server, "1")).count();
         assert_eq!(allowed, 5);
         assert_eq!(shadow(server, "tight"), [10, 7, 2, 0]);
@@ -72,7 +72,7 @@ fn changed_decisions_are_counted_exactly() {
             .collect();
         assert_eq!(siblings, [json!("now"), json!("now"), Value::Null]);
 
-        // Fifteen more addresses take what is left of all: then nothing new is allowed by any of them.
+        // Fifteen more addresses use up the rule for all addresses, so the shadow rules can allow nothing more.
         let allowed = (0..17).filter(|n| acquire(server, &format!("other-{n}"))).count();
         assert_eq!(allowed, 15);
         assert_eq!(shadow(server, "wide"), [27, 2, 0, 3]);
@@ -88,7 +88,7 @@ fn each_rule_version_counts_separately() {
     assert_eq!(shadow(&server, "tight"), [5, 2, 2, 0]);
     let token = format!("Bearer {ADMIN}");
     let put = |rules: &str| server.send("PUT", "/v1/rules", &[("authorization", &token)], rules);
-    // What is shown may be put back; the same rules are not another edition.
+    // The output of GET can be put back, and the same rules do not create a new edition.
     assert_eq!(put(&server.get("/v1/rules").body).status, 200);
     assert_eq!(shadow(&server, "tight"), [5, 2, 2, 0]);
     assert_eq!(put(&RULES.replace("limit: 5,", "limit: 6,")).status, 200);
@@ -127,13 +127,13 @@ fn shadows_are_counted_for_every_protocol() {
 fn failing_shadow_fails_no_request() {
     let redis = RedisServer::start(Flavour::Redis7).without_ttl_check();
     let server = Server::with_rules(&format!("store: {}\nguard: {{ deadline: 20s }}{RULES}", redis.url()));
-    // Another program's value is where `tight` would count.
+    // The key of `tight` holds a value of another program.
     redis.run("SET sg:{tight:ip=1} text");
     assert_eq!((0..10).filter(|_| acquire(&server, "1")).count(), 5);
     redis.kill();
     assert_eq!(
         (0..10).filter(|_| acquire(&server, "2")).count(),
         5,
-        "the server decides by itself, by its limit"
+        "the server decides by itself, with its own count"
     );
 }

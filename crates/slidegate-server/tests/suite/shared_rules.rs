@@ -29,7 +29,7 @@ fn one_put_changes_every_node() {
     // The rules stay until they are replaced.
     let redis = RedisServer::at(Flavour::Redis7, lasting_port()).without_ttl_check();
     let nodes = [node(&redis), node(&redis)];
-    // Nothing is decided by rules that are not known.
+    // Nodes decide nothing until the rules are known.
     for node in &nodes {
         assert_eq!(node.get("/readyz").status, 503);
         let answer = node.post("/v1/acquire", BODY);
@@ -48,7 +48,7 @@ fn one_put_changes_every_node() {
     assert_eq!(statuses, [200, 200, 429]);
     assert_eq!(nodes[1].get("/readyz").status, 200);
 
-    // The other way, and what is wrong changes nothing anywhere.
+    // The second node changes the rules, and invalid rules change nothing on any node.
     let before = edition(&nodes[0]);
     assert_eq!(put(&nodes[1], "rules: [{ name: one }]").status, 400);
     assert_eq!(edition(&nodes[0]), before);
@@ -58,7 +58,7 @@ fn one_put_changes_every_node() {
     assert_eq!(nodes[0].post("/v1/acquire", BODY).status, 200, "the count was kept");
     assert_eq!(nodes[1].post("/v1/acquire", BODY).status, 429);
 
-    // A node that comes later finds them.
+    // A node that starts later finds the rules.
     let late = node(&redis);
     eventually("the late node follows", || edition(&late)["hash"] == edition(&nodes[0])["hash"]);
 
@@ -68,7 +68,7 @@ fn one_put_changes_every_node() {
     redis.run(&format!("SET {KEY} text"));
     eventually("the late node cannot read the rules", || edition(&late)["failure"].is_object());
     assert_eq!(limit(&late), 3);
-    // Rules that Redis has lost are put back by the nodes. They check periodically, and on a signal.
+    // If Redis loses the rules, the nodes write them again. The nodes check periodically, and on a signal.
     let put_back = |what: &str| {
         eventually(what, || {
             nodes.iter().for_each(|node| node.signal("HUP"));
@@ -80,7 +80,7 @@ fn one_put_changes_every_node() {
     put_back("the rules are back");
     assert_eq!(nodes.each_ref().map(limit), [3, 3]);
 
-    // Rules stay in force while Redis is gone, and a change that cannot be shared is none.
+    // Rules stay in force while Redis is away. A change that cannot be shared is rejected.
     redis.kill();
     eventually("the late node notices", || late.get("/readyz").json()["degraded"].is_string());
     assert_eq!(put(&late, &rules(4)).status, 503);
@@ -90,7 +90,8 @@ fn one_put_changes_every_node() {
     assert_eq!(limit(&late), 3);
 }
 
-/// A program that can write to Redis adds an id that no clock makes: the entry is skipped, and rules can be changed.
+/// A program that can write to Redis adds an id that no clock produces: nodes skip the entry, and rules can still be
+/// changed.
 #[test]
 fn impossible_stream_id_is_skipped() {
     let redis = RedisServer::at(Flavour::Redis7, lasting_port()).without_ttl_check();
@@ -102,12 +103,12 @@ fn impossible_stream_id_is_skipped() {
     for (n, id) in ids.into_iter().enumerate() {
         let before = version(&server);
         redis.run(&format!("XADD {KEY} {id} text nonsense"));
-        // A node that comes now finds the rules before it, and says what it skips.
+        // A node that starts now finds the rules before this entry, and logs the skipped entry.
         let log = tempfile::NamedTempFile::new().unwrap();
         let late = Server::logging_to(log.as_file(), &[], &config(&redis), &[]);
         eventually("the late node has the rules", || limit(&late) == limit(&server));
         assert_eq!(version(&late), before);
-        eventually("it is logged", || {
+        eventually("the skipped entry is logged", || {
             std::fs::read_to_string(log.path())
                 .unwrap()
                 .contains(&format!("the id {id}, which no clock produces"))
@@ -117,7 +118,7 @@ fn impossible_stream_id_is_skipped() {
         eventually("the late node follows", || limit(&late) == n as u64 + 3);
         assert!(version(&late) > before && version(&late) == version(&server), "{id}");
     }
-    // An id that is used up stays used up without its entry.
+    // Redis does not accept such an id again, even if its entry was deleted.
     redis.run(&format!("XADD {KEY} {} text nonsense", ids[0]));
     redis.run(&format!("XDEL {KEY} {}", ids[0]));
     assert_eq!(put(&server, &rules(9)).status, 200);

@@ -147,8 +147,12 @@ fn servers_with_the_same_key_accept_each_other() {
     let (one, two) = (server(&[old]), server(&[old]));
     let from_one = reserve(&one);
     assert_rejected(&random, &from_one);
-    assert_eq!(settle(&two, &from_one, 0).json(), json!({ "settled": "gone" }), "it counts elsewhere");
-    // The key is replaced: the first signs, all verify.
+    assert_eq!(
+        settle(&two, &from_one, 0).json(),
+        json!({ "settled": "gone" }),
+        "the admission is in the memory of the other server"
+    );
+    // The key is replaced: a server signs with its first key, and accepts all its keys.
     let both = server(&[new, old]);
     assert_eq!(settle(&both, &from_one, 0).status, 200);
     let from_both = reserve(&both);

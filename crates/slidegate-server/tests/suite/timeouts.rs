@@ -34,7 +34,7 @@ fn shutdown_answers_requests_in_flight() {
         client.write_all(head.as_bytes()).unwrap();
     }
     for client in &mut clients {
-        // It says so when it waits for the body: the request is in flight.
+        // The server sends `100 Continue` when it waits for the body. Then the request is in flight.
         let mut go_on = [0; b"HTTP/1.1 100 Continue\r\n\r\n".len()];
         client.read_exact(&mut go_on).unwrap();
         client.write_all(first.as_bytes()).unwrap();
@@ -83,7 +83,7 @@ async fn read_all(mut stream: TcpStream) -> String {
         stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
         let mut text = String::new();
         if let Err(error) = stream.read_to_string(&mut text) {
-            // A reset ends it too.
+            // A reset closes the connection too.
             assert_ne!(
                 error.kind(),
                 ErrorKind::WouldBlock,
@@ -130,7 +130,7 @@ async fn idle_connections_are_closed_for_new_ones() {
 async fn client_that_does_not_read_is_closed() {
     let requests = vec![BODY; 1_000].join(",");
     let batch = format!("{{\"requests\":[{requests}]}}");
-    // Answers of a quarter of a megabyte by hyper, and many small ones on the short way.
+    // Responses of a quarter of a megabyte by hyper, and many small ones on the fast path.
     for (path, body, times) in [("/v1/acquire/batch", batch.as_str(), 60), ("/v1/acquire", BODY, 100_000)] {
         let limits = Limits {
             head: Duration::from_secs(300),
@@ -143,9 +143,9 @@ async fn client_that_does_not_read_is_closed() {
         let request = head + body;
         let mut deaf = TcpStream::connect(&address).unwrap();
         let sender = std::thread::spawn(move || {
-            // The answers are more than the sockets hold between them.
+            // The responses are larger than the buffers of both sockets.
             let _ = (0..times).try_for_each(|_| deaf.write_all(request.as_bytes()));
-            // It stays open: only the server can end it.
+            // The client keeps the connection open, so only the server can end it.
             deaf
         });
         let mut next = TcpStream::connect(&address).unwrap();
@@ -161,7 +161,7 @@ async fn client_that_does_not_read_is_closed() {
 #[tokio::test(flavor = "multi_thread")]
 async fn kept_alive_connections_end() {
     for stops in [true, false] {
-        // Long enough for the pauses of a busy machine between its requests.
+        // The idle timeout is longer than the pauses of a busy machine between requests.
         let idle = Duration::from_secs(if stops { 300 } else { 1 });
         let limits = Limits { head: idle, request: Duration::from_secs(10), ..short() };
         let (address, stop, _served) = impatient(limits).await;
@@ -174,7 +174,7 @@ async fn kept_alive_connections_end() {
             assert!(connection.read(&mut answer).unwrap() > 0);
         }
         let _stop = if stops { stop.send(()).map(|()| None) } else { Ok(Some(stop)) };
-        assert_eq!(read_all(connection).await, "", "it ends without another answer");
+        assert_eq!(read_all(connection).await, "", "the connection ends without another response");
     }
 }
 
@@ -185,7 +185,7 @@ async fn shutdown_time_is_bounded() {
     let mut stuck = TcpStream::connect(&address).unwrap();
     stuck.write_all(b"POST /v1/acq").unwrap();
     tokio::task::spawn_blocking(move || {
-        // Including the connection of this request.
+        // The number includes the connection of this request.
         let two = "slidegate_connections{protocol=\"http\"} 2\n";
         eventually("the connection is accepted", || Server::at(&address).get("/metrics").body.contains(two));
     })

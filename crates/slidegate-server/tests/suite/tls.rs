@@ -53,7 +53,7 @@ fn every_protocol_is_encrypted() {
         "-d",
         r#"{"attributes":{"user":"a"}}"#,
     ];
-    // Two requests of one connection: the short way is encrypted as well.
+    // Two requests on one connection: the fast path is encrypted too.
     let twice = [&post[..], &[&url]].concat();
     let output = curl(dir.path(), &twice, &url);
     let text = String::from_utf8(output.stdout).unwrap();
@@ -123,7 +123,7 @@ fn changed_certificates_are_reloaded() {
         curl(dir.path(), &["--cacert", authority.join("ca.pem").to_str().unwrap()], &url).status.success()
     };
     assert!(by(dir.path()) && !by(other.path()));
-    // The new key does not belong to the old certificate: the server reads them, says so, and keeps what it has.
+    // The new key does not belong to the old certificate: the server logs the mismatch and keeps the old pair.
     std::fs::copy(other.path().join("server.key"), dir.path().join("server.key")).unwrap();
     eventually("the server has read the new key", || {
         std::fs::read_to_string(log.path()).unwrap().contains("the new certificates are not used: ")

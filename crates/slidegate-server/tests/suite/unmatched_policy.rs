@@ -119,7 +119,7 @@ fn allow_counts_without_a_warning() {
     );
     assert_eq!(server.post("/v1/acquire", TYPO).status, 200);
     assert_eq!(count(&server, "http"), "1");
-    // Rules with a warning come later in the log than the request before them.
+    // The log is read after another request was answered and the server has stopped, so it is complete.
     let put = server.get("/v1/rules").body;
     assert!(put.contains(r#""unmatched":"allow""#), "{put}");
     drop(server);
@@ -145,7 +145,7 @@ fn policy_is_shown_and_replaced_with_the_rules() {
         wrong.json()["error"]["message"],
         "1:12: unmatched must be one of allow, warn, deny, not \"block\""
     );
-    // What was shown can be put back.
+    // The output of GET can be put back.
     let shown = server.get("/v1/rules").body;
     assert_eq!(put(&shown).json()["unmatched"], "deny");
 }
@@ -195,7 +195,7 @@ fn file_with_shared_rules_has_no_policy() {
     );
 }
 
-/// As envoyproxy/ratelimit does.
+/// envoyproxy/ratelimit decides the same.
 #[test]
 fn envoy_files_allow_unmatched_requests() {
     let folder = tempfile::tempdir().unwrap();

@@ -13,7 +13,7 @@ use crate::server::Answer;
 /// Limit of every wait for the page.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Pause between two looks at the page.
+/// Pause between two checks of the page.
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// Key under which the protocol names an element.
@@ -67,8 +67,8 @@ impl Driver {
     }
 }
 
-/// Reads one answer, by its length. Not to the end of the connection: a browser that chromedriver starts meanwhile
-/// inherits the socket and keeps it open.
+/// Reads one answer, by its length. It does not read to the end of the connection: a browser that chromedriver starts
+/// meanwhile inherits the socket and keeps it open.
 fn read(stream: TcpStream) -> std::io::Result<Answer> {
     let mut reader = BufReader::new(stream);
     let (mut head, mut length) = (String::new(), 0);

@@ -101,7 +101,7 @@ impl KeyTable {
             return;
         }
         if self.sketch.is_none() {
-            // Does not fail: the size is a valid one.
+            // This does not fail, because the size is valid.
             self.sketch = Sketch::new(SKETCH_SIZE).ok();
         }
         if let Some(sketch) = &mut self.sketch {

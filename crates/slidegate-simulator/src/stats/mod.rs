@@ -95,7 +95,8 @@ impl Stats {
             let index = limit.index().min(ad_hoc);
             let denies = limit.outcome().denies();
             let is_shadow = limit.mode() == Mode::Shadow;
-            // A denial is attributed to the first enforced rule that denies. A shadow rule counts its own denials always.
+            // A denial is attributed to the first enforced rule that denies. A shadow rule always counts its own
+            // denials.
             let denied_here = denies && (is_shadow || !denied);
             denied |= denies && !is_shadow;
             let admitted = admitted_in_window(&mut self.trailing, at, &limit, allowed, decision.request_id());

@@ -11,14 +11,14 @@ use super::event::{Event, RecordedDecision};
 #[derive(Debug, Default)]
 pub(super) struct Batch {
     text: String,
-    /// Ends of the names and values in `text`. Each begins at the end of the one before.
+    /// Ends of the names and values in `text`. Each text begins at the end of the previous one.
     ends: Vec<u32>,
     lines: Vec<ParsedLine>,
     /// Position in the file after the last line, in bytes.
     pub(super) position: u64,
 }
 
-/// One line. Its attributes are in the batch, after those of the line before.
+/// One line. Its attributes are in the batch, after those of the previous line.
 #[derive(Debug)]
 struct ParsedLine {
     number: u64,

@@ -179,7 +179,7 @@ mod tests {
             // The format of a file is recognised only if the first read returns two bytes.
             let most = buffer.len().min(if self.text.position() == 0 { size.max(2) } else { size });
             let read = self.text.read(&mut buffer[..most])?;
-            assert!(read > 0 || !(self.typed && self.ended), "the end was told already");
+            assert!(read > 0 || !(self.typed && self.ended), "the end was reported already");
             self.ended |= read == 0;
             Ok(read)
         }

@@ -30,7 +30,7 @@ fn read_access_log_time(text: &str) -> Option<Micros> {
 
 /// Parses `2026-11-17T01:50:56.25+02:00`. A space may stand for the `T`, a comma for the point; the offset may be missing.
 fn read_rfc3339(text: &str) -> Option<Micros> {
-    // The date has hyphens too: an offset comes after the hours.
+    // The search for the offset starts after the hours, because the date contains hyphens too.
     let offset = text.get(13..)?.find(['Z', 'z', '+', '-']).map_or(text.len(), |at| at + 13);
     let (time, offset) = text.split_at(offset);
     shift(read_utc(&time.replacen(',', ".", 1).replacen('t', "T", 1))?, offset)

@@ -345,7 +345,8 @@ impl<C: Counter> View<'_, C> {
         }
     }
 
-    /// Counts an admission from `now` on. It moves at most the permits that are recorded, whatever cost the caller claims.
+    /// Counts an admission from `now` on. It moves at most the recorded permits, even if the caller claims a higher
+    /// cost.
     fn extend(&mut self, now: Micros, counted: Entry, budget: Option<&Arc<NoteBudget>>) -> Settled {
         if !self.counter.is_held() || counted.cost == 0 {
             return Settled::Gone;

@@ -37,8 +37,8 @@ pub(super) struct EventLog {
 /// admitted at `newest`.
 #[derive(Clone, Debug, Default)]
 struct Recent {
-    /// True if there are any. A `bool` has unused bit patterns, in which `State` stores its tag. A tag of its own would
-    /// take another word, one too many for two cache lines.
+    /// True if there are recent permits. A `bool` has unused bit patterns, in which `State` stores its tag. A separate
+    /// tag would take another word, and the state would not fit into two cache lines.
     any: bool,
     len: u8,
     gaps: [u16; 7],

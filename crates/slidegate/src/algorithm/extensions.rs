@@ -1,6 +1,6 @@
 //! Extended admissions of a `concurrency` limit, and the instants from which they count now.
 //!
-//! The holder of a permit always identifies it by its admission, however often it is extended.
+//! The holder of a permit always identifies it by its admission, even after extensions.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::Hash;

@@ -1,9 +1,9 @@
 //! Request ids of one key, each with its admission.
 //!
-//! A note stores a digest instead of the id: 16 bytes, however long the id is. The digest is a pair of SipHash values with
-//! keys that are random per process, so a client cannot construct two ids with the same digest. Notes are in the order of
-//! their admissions. A hash table maps a digest to the position of its note, with little more than four bytes per entry. A
-//! note takes about 60 bytes in total, and at most 64 in a large key.
+//! A note stores a digest instead of the id: 16 bytes for an id of any length. The digest is a pair of SipHash values
+//! with keys that are random per process, so a client cannot construct two ids with the same digest. Notes are in the
+//! order of their admissions. A hash table maps a digest to the position of its note, with little more than four bytes
+//! per entry. A note takes about 60 bytes in total, and at most 64 in a large key.
 
 use std::collections::VecDeque;
 use std::hash::{BuildHasher, Hasher, RandomState};

@@ -2,7 +2,8 @@
 //!
 //! `used = current + ceil(previous * (window - elapsed) / window)`, where `elapsed` is the time since the current window began.
 //! The previous window is taken as if its admissions had been spread evenly over it, so the count is an approximation: it may
-//! be too low if they came late in that window, and too high if they came early. It is two numbers, whatever the limit.
+//! be too low if they came late in that window, and too high if they came early. The state is two numbers for any
+//! limit.
 //!
 //! Three facts hold in whole numbers: the weight is rounded up, so the formula is never under-reported; no aligned window
 //! admits more than the limit; and without new admissions `used` never rises, so the computed wait is the shortest one.
@@ -102,7 +103,7 @@ impl Counter for SlidingCounter {
     fn keep_newest(&mut self, keep: u64) {
         if self.used() > keep {
             self.current = self.current.min(keep);
-            // The most permits whose weight is not above the rest.
+            // The most permits whose weight is at most the remaining `keep`.
             self.previous =
                 scaled(keep - self.current, self.window.get(), self.remaining()).min(self.previous);
         }

@@ -356,7 +356,7 @@ mod tests {
         for n in 1..=20 {
             state.admit(Micros::from_secs(n), &quota, 1 + n % 3);
         }
-        // The first ten have left.
+        // The first ten admissions have left.
         let now = Micros::from_secs(70);
         assert_eq!(state.audit(now), (21, 21, Vec::new()));
         let Kind::Window(window) = &mut state.kind else { panic!() };

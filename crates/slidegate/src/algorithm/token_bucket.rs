@@ -2,8 +2,8 @@
 //!
 //! The refill is `rate.0` permits per `rate.1` microseconds in lowest terms. A microsecond adds `rate.0` units, and a permit
 //! is `rate.1` units, so nothing is ever rounded, and refilling in two steps equals refilling in one. A settlement may take
-//! the level below zero: the bucket then owes permits, up to one capacity. So an empty bucket is full again after at most
-//! twice the time to fill, whatever was settled.
+//! the level below zero: the bucket then owes permits, up to one capacity. So an empty bucket is full again after at
+//! most twice the time to fill, after any settlements.
 
 use super::counter::Counter;
 use super::{CounterNumbers, SnapshotCounts};

@@ -1,8 +1,8 @@
 //! Registry of the algorithms.
 //!
-//! An algorithm is a variant of [`Algorithm`], a place in [`Algorithm::all`] and a row of [`Properties`]. Other modules ask for
-//! its properties by name and do not match on the variants. The counters are in the module `algorithm`, and their scripts for
-//! Redis in `store/redis/lua`.
+//! An algorithm is a variant of [`Algorithm`], a place in [`Algorithm::all`] and a row of [`Properties`]. Other modules
+//! use these properties and do not match on the variants. The counters are in the module `algorithm`, and their scripts
+//! for Redis in `store/redis/lua`.
 
 /// Algorithm that counts a quota.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -13,8 +13,8 @@ pub enum Algorithm {
     /// The counter restarts at every multiple of the window. Up to twice the limit can pass around that instant.
     FixedWindow,
     /// Approximate: the current aligned window, and the part of the previous one that is less than a window ago, as if its
-    /// admissions had been spread evenly. Up to almost twice the limit can pass in an interval that is not aligned. Two numbers,
-    /// whatever the limit.
+    /// admissions had been spread evenly. Up to almost twice the limit can pass in an interval that is not aligned.
+    /// Needs two numbers for any limit.
     SlidingCounter,
     /// The window moves in steps of one slice. A slice that is partly outside the window still counts in full, so no window
     /// ever holds more than `limit`. Constant memory.

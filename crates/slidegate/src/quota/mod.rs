@@ -244,7 +244,7 @@ impl Quota {
         if self.algorithm.is_sliced() { windows.plus(self.grain()) } else { windows }
     }
 
-    /// Returns the instant by which all admissions up to `now` have stopped to affect decisions.
+    /// Returns the instant from which admissions up to `now` no longer affect decisions.
     pub(crate) fn expired_by(&self, now: Micros) -> Micros {
         let aligned = self.algorithm.aligned_windows() > 0;
         let from = if aligned { now.get() - now.get() % self.window.get() } else { now.get() };

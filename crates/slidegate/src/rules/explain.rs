@@ -26,7 +26,7 @@ pub enum RuleMatch<'e> {
     Checked(Check),
     /// The rule applies, counts nothing and denies nothing.
     Unlimited,
-    /// The rule applies, counts nothing and denies everything. A shadow rule only would.
+    /// The rule applies, counts nothing and denies everything. A shadow rule only reports it.
     Blocked,
     /// The rule does not apply. This is the first reason; there may be others.
     Missed(MismatchReason<'e>),

@@ -142,8 +142,9 @@ impl Rule {
         Ok(self.with_key_template())
     }
 
-    /// Stores the counts together with those of all rules that have the same tag and the same value of it, such as a tenant: in
-    /// one slot of a cluster, or on one of several servers. Call it after [`Rule::per`], which must include the attribute.
+    /// Stores the counts together with those of all rules that have the same tag attribute (such as a tenant) with the
+    /// same value: in one slot of a cluster, or on one of several servers. Call it after [`Rule::per`], which must
+    /// include the attribute.
     pub fn tag(mut self, attribute: &str) -> Result<Self, Error> {
         let Some(index) = self.key.iter().position(|known| known == attribute) else {
             let key = self.key.join(", ");
@@ -206,7 +207,7 @@ impl Rule {
         Ok(self)
     }
 
-    /// Adds a warm-up to the limit and those of its overrides. Not with a [lease](Rule::lease).
+    /// Adds a warm-up to the limit and to the limits of its overrides. Not with a [lease](Rule::lease).
     pub fn warm_up(mut self, warm_up: WarmUp) -> Result<Self, Error> {
         ensure!(self.lease.is_none(), "{LEASE_WITH_WARM_UP}");
         self.quota = self.quota.with_warm_up(warm_up)?;
@@ -216,7 +217,7 @@ impl Rule {
         Ok(self)
     }
 
-    /// Lets the limit, and those of its overrides, follow the load. It takes an
+    /// Lets the limit, and the limits of its overrides, follow the load. Needs an
     /// [`AdaptiveController`](crate::AdaptiveController). Not with a [lease](Rule::lease).
     pub fn adaptive(mut self, terms: Adaptive) -> Result<Self, Error> {
         ensure!(self.lease.is_none(), "{LEASE_WITH_ADAPTIVE}");

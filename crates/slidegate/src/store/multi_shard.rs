@@ -210,7 +210,7 @@ impl<S: ShardedStore> Sequence<S> {
         if !attempts.contains(&true) {
             return Ok(vec![None; attempts.len()]);
         }
-        // Without the request id, which would find the attempt itself.
+        // The request id is left out, because the store would find the attempt itself by it.
         let checks = part.indices.iter().map(|&i| self.checks.as_slice()[i].clone());
         let now = self.store.admit_part(&part.shard, Checks::distinct(checks).peek()).await?;
         let waits = attempts.iter().zip(&now.verdicts);

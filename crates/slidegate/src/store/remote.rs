@@ -14,9 +14,9 @@ pub struct ServerId(pub u16);
 /// Epoch and run id of a server, as it is now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerIdentity {
-    /// Number of the server's life, as this process counts: it increases when the server may have lost data. Never 0.
+    /// Epoch of the server, as this process counts: it increases when the server may have lost data. Never 0.
     pub epoch: u64,
-    /// Name of the server's life, which every process sees alike.
+    /// Run id of the server: the same for every process, and new after each restart.
     pub run_id: String,
 }
 

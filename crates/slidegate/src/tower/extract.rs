@@ -14,7 +14,7 @@ use crate::request::check_value;
 /// Extracts the value of an attribute from a request, and defines the behaviour if there is none.
 ///
 /// By default, a request without a value lacks the attribute, and rules with it in their `key` or `match` do not apply. An
-/// empty value counts as none. Rules match the full value, however long it is; a value of more than
+/// empty value counts as none. Rules match the full value, of any length; a value of more than
 /// [`MAX_VALUE`](crate::bounds::MAX_VALUE) bytes gets status 400.
 ///
 /// ```

@@ -92,8 +92,8 @@ impl<S: Store + 'static> HeldPermits<S> {
         PermitGuard { number, holds: Arc::clone(self) as _, runtime }
     }
 
-    /// Extends reservations that are due now or soon, so that the task runs only a few times per window, however many there
-    /// are. Reservations that are no longer held are removed; failed extensions are retried.
+    /// Extends reservations that are due now or soon, so that the task runs only a few times per window, for any number
+    /// of reservations. Reservations that are no longer held are removed; failed extensions are retried.
     async fn extend(&self) {
         let now = self.limiter.clock().now();
         let due: Vec<(u64, Reservation)> = {

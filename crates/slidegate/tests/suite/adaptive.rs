@@ -72,7 +72,7 @@ async fn overload(
     let limiter = Limiter::new(store, Rules::new([rule]).unwrap());
     let mut adapter = AdaptiveController::alone().with_clock(clock.clone());
     let mut chance = Chance(seed * 2 + 1);
-    // When each worker is free, and when requests are done and how long each took.
+    // Instants at which workers become free, and end and duration of each request.
     let mut free: BinaryHeap<Reverse<u64>> = (0..server.workers).map(|_| Reverse(0)).collect();
     let mut done = BinaryHeap::new();
     let (mut seen, mut admitted) = (Vec::new(), 0);
@@ -130,8 +130,8 @@ async fn limit_settles_at_server_capacity_under_overload() {
     let cases = [
         ("gradient, 160 workers, limit twice the capacity", 2_000, gradient(), many),
         ("gradient, limit four times the capacity", 4_000, gradient(), many),
-        ("gradient, limit a little below it", 900, gradient(), many),
-        ("gradient, 16 workers that take as long each time", 2_000, gradient(), steady),
+        ("gradient, limit a little below the capacity", 900, gradient(), many),
+        ("gradient, 16 workers with a constant service time", 2_000, gradient(), steady),
         ("gradient, 640 workers that take 640 ms", 2_000, gradient(), slow),
         ("bands, limit a little above the capacity", 1_150, bands(), many),
         ("bands, at the capacity", 1_000, bands(), many),
@@ -139,7 +139,7 @@ async fn limit_settles_at_server_capacity_under_overload() {
     for (what, limit, terms, server) in cases {
         for seed in 1..=2 {
             let seen = overload(paced(limit, terms.clone()), server, server, 3_000.0, 120, seed).await;
-            // It has settled after thirty seconds, and then it stays.
+            // After thirty seconds the limit has settled, and it no longer moves.
             let (off, _) = deviations(&seen[29..], server.capacity());
             let (_, swing) = deviations(&seen[59..], server.capacity());
             let served: u64 = seen[29..].iter().map(|second| second.admitted).sum();
@@ -207,14 +207,14 @@ fn load_near_a_threshold_does_not_flap() {
     let mut policy = AdaptivePolicy::new(10_000);
     let mut factors = Vec::new();
     for second in 0..200 {
-        // Just above and just below 80 %, in turns.
+        // The load is just above and just below 80 % in turns.
         let cpu = if second % 2 == 0 { 8_100 } else { 7_900 };
         let load = Load { host: HostLoad { cpu: Some(cpu), memory: None }, ..Load::default() };
         let factor = policy.step(&Adaptive::default(), Micros::from_secs(1), &load);
         policy.follow(factor);
         factors.push(factor);
     }
-    assert!(factors.is_sorted_by(|a, b| a >= b), "it only falls: {factors:?}");
+    assert!(factors.is_sorted_by(|a, b| a >= b), "the factor must only fall: {factors:?}");
     assert_eq!(factors.last(), Some(&8_000));
 }
 
@@ -285,20 +285,21 @@ async fn all_nodes_agree_on_one_factor() {
         }
     };
     steps(&mut nodes, &[9_000, 8_500, 6_000]).await;
-    assert_eq!(factors(&nodes), [8_000; 3], "two of three are busy");
+    assert_eq!(factors(&nodes), [8_000; 3], "two of three nodes are busy");
     steps(&mut nodes, &[6_000, 9_000, 6_000]).await;
-    assert_eq!(factors(&nodes), [10_000; 3], "one of three is busy");
-    // The one that dies was idle: with it the median would be 70 %, without it 82.5 %, which is busy.
+    assert_eq!(factors(&nodes), [10_000; 3], "one of three nodes is busy");
+    // The node that dies was idle. With it the median would be 70 %; without it the median is 82.5 %, which
+    // is busy.
     drop(nodes.remove(0));
     steps(&mut nodes, &[9_500, 7_000]).await;
     assert_eq!(factors(&nodes), [8_000; 2], "the first node is dead");
-    // The one that dies was busy: with it the median would be 77.5 %, which is not yet low enough to recover.
+    // The node that dies was busy. With it the median would be 77.5 %, which is not low enough to recover.
     drop(nodes.remove(0));
     steps(&mut nodes, &[6_000]).await;
     assert_eq!(factors(&nodes), [10_000], "only the last node is left");
 }
 
-/// A process with false reports moves the limit of other nodes no further than its bounds.
+/// False reports of a process cannot move the limit of other nodes out of its bounds.
 #[tokio::test]
 async fn false_reports_move_the_limit_only_within_its_bounds() {
     let redis = RedisServer::start(Flavour::Redis7);
@@ -362,12 +363,12 @@ async fn decisions_use_the_current_limit() {
     }
     clock.advance(Micros::from_secs(60));
     assert_eq!((admitted("a", 20).await, admitted("vip", 200).await), (5, 50), "half of it is left");
-    // What costs more than is left now is denied for now, not for ever.
+    // A request that costs more than the current limit is denied for now, not for ever.
     let large = limiter.acquire(Request::new([("user", "b")]).permits(8)).await.unwrap();
     assert_eq!((large.allowed(), large.limits().next().unwrap().limit()), (false, 5));
     let never = limiter.acquire(Request::new([("user", "b")]).permits(13)).await.unwrap_err();
     assert!(never.is_too_costly(), "{never}");
-    // Other rules of the same name go on from there.
+    // New rules with the same names continue from the current factor.
     limiter.set_rules(rules);
     assert_eq!(limiter.rules().iter().next().unwrap().quota_now().limit(), 5);
     for _ in 0..10 {

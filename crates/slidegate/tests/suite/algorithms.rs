@@ -102,7 +102,7 @@ fn run(mut quotas: [Quota; 3], operations: &[Operation], counted: &AtomicU64) ->
                 let Charge { key, entry } = charges[charges.len() - 1 - which % charges.len()];
                 let actual = states[key].settle(Micros::new(now), entry, *to);
                 let expected = models[key].settle(now, entry, *to);
-                // After a step back it may be too late to tell whether what has left was settled before.
+                // After the clock was set back, an expired entry may be reported as settled or as gone.
                 let comparable =
                     |settled| if stepped && settled == Settled::Already { Settled::Gone } else { settled };
                 prop_assert_eq!(comparable(actual), comparable(expected));
@@ -254,7 +254,7 @@ fn answers_never_exceed_the_limit_in_any_window() {
                 if verdict.outcome != Outcome::Charged {
                     continue;
                 }
-                // Attempts have no number: attempts with an id are identified by it.
+                // Attempts have no number. An attempt with an id is identified by its id.
                 let number = match (count, id) {
                     (Count::Admitted, _) => verdict.entry.seq,
                     (Count::Attempts, Some(id)) => {
@@ -333,7 +333,7 @@ fn in_interval(admitted: &[(u64, u64)], now: u64, length: u64) -> u64 {
     admitted.iter().filter(|(at, _)| at + length > now).map(|(_, cost)| cost).sum()
 }
 
-/// The answers alone: no aligned window holds more than the limit, and no interval more than `most_in`.
+/// Uses the answers alone: no aligned window holds more than the limit, and no interval more than `most_in`.
 #[test]
 fn sliding_counter_stays_within_its_bounds() {
     let mut runner = TestRunner::new(Config { cases: 300, failure_persistence: None, ..Config::default() });
@@ -368,7 +368,7 @@ fn sliding_counter_stays_within_its_bounds() {
     assert!(over > 100 && full > 100, "{over} intervals over the limit, {full} full windows");
 }
 
-/// The bounds are reached: a full limit at the last instant of a window, and then whatever fits.
+/// The bounds are reached: a full limit at the last instant of a window, and then every request that fits.
 #[test]
 fn sliding_counter_reaches_its_bounds() {
     for limit in [1, 7, 100, 3_000] {

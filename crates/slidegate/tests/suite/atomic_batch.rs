@@ -35,7 +35,7 @@ fn api(name: &str) -> Request<'_> {
     Request::new([("api", name)])
 }
 
-/// How much is used of a key.
+/// Returns the used permits of a key.
 async fn used<S: Store>(limiter: &Limiter<S>, rule: &str, attribute: &str, value: &str) -> u64 {
     let key = Key::new(rule, [(attribute, value)]);
     limiter.inspect(&key).await.unwrap().map_or(0, |inspection| inspection.used)
@@ -71,12 +71,12 @@ async fn shared_key_is_charged_for_both_requests() {
     let used_by: Vec<u64> =
         decisions.iter().map(|decision| decision.limits().next().unwrap().used()).collect();
     assert_eq!(used_by, [5, 1, 5]);
-    // One charge: whichever settles it settles it whole.
+    // Both reservations are for one charge: the first settlement settles all of it.
     let [first, _, third] = [0, 1, 2].map(|i| decisions[i].reservation().unwrap());
     assert_eq!(limiter.settle(&third, 1).await.unwrap(), Settled::Done);
     assert_eq!(limiter.settle(&first, 0).await.unwrap(), Settled::Already);
     assert_eq!(used(&limiter, "user", "user", "ann").await, 1);
-    // Each fits alone, but not both.
+    // Each request fits alone, but not both together.
     let decisions =
         limiter.acquire_together(&[user("bob").permits(3), user("bob").permits(2)]).await.unwrap();
     assert!(decisions.iter().all(|decision| decision.denied_by() == Some("user")));
@@ -148,7 +148,7 @@ async fn one_id_covers_the_batch_and_ad_hoc_limits_are_allowed() {
     assert_eq!(used(&limiter, "user", "user", "bob").await, 1);
 }
 
-/// Random calls: each is one set of checks, costs each key the sum of its requests, and is decided as the oracle says.
+/// Random calls: each call is one set of checks, charges each key the sum of its requests, and agrees with the oracle.
 async fn replay(store: impl Store, window: &str, seed: u64, calls: usize, passes: impl Fn()) {
     let store = Recorder::new(store);
     let rules = RULES.replace("1h", window);
@@ -173,7 +173,9 @@ async fn replay(store: impl Store, window: &str, seed: u64, calls: usize, passes
         let mut shown: HashMap<String, (Outcome, u64)> = HashMap::new();
         for (decision, (_, _, permits)) in decisions.iter().zip(&requests) {
             assert_eq!(decision.at(), verdicts.at);
-            let [limit] = decision.limits().collect::<Vec<_>>()[..] else { panic!("each meets one limit") };
+            let [limit] = decision.limits().collect::<Vec<_>>()[..] else {
+                panic!("each request is checked against one limit")
+            };
             let key = limit.key().as_str().to_owned();
             *costs.entry(key.clone()).or_default() += permits;
             let result = (limit.outcome(), limit.used());

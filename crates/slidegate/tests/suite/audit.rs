@@ -26,7 +26,7 @@ const SHORT: Duration = Duration::from_secs(3);
 const LONG: Duration = Duration::from_secs(300 * 86_400);
 
 impl Bench {
-    /// With five admissions of eight permits in all.
+    /// Creates a key with five admissions of eight permits in total.
     async fn new(server: &RedisServer, name: &str, way: &str, window: Duration) -> Bench {
         let mut bench = Bench::empty(server, name, way, window);
         bench.decide(&[1, 2, 3, 1, 1]).await;
@@ -98,7 +98,7 @@ fn causes(audit: &Audit) -> Vec<&'static str> {
     audit.discrepancies.iter().map(Discrepancy::as_str).collect()
 }
 
-/// An audit finds the damage, repairs it if it may, and later decisions are those of the oracle.
+/// An audit finds the damage and repairs it if allowed; later decisions agree with the oracle.
 async fn found_and_repaired(bench: &mut Bench, expected: &[&str], spoil: impl FnOnce(&Bench)) {
     let what = format!("{} {expected:?}", bench.check.key);
     let before = bench.audit(true).await;
@@ -120,7 +120,8 @@ async fn found_and_repaired(bench: &mut Bench, expected: &[&str], spoil: impl Fn
     assert!(is_well(&last), "{what}: {last:?}");
 }
 
-/// A server whose clock is moved by hand: each admission has an instant of its own, and a test ends a window by moving the clock.
+/// A server with a clock that a test moves: each admission has its own instant, and a test ends a window by moving the
+/// clock.
 struct Stopped {
     time: FakeTime,
     server: RedisServer,
@@ -145,7 +146,7 @@ impl Stopped {
         seconds * 1_000_000 + micros
     }
 
-    /// Spoils a key as `spoil` does, has it repaired, and goes on until everything that was spoilt has left the window.
+    /// Damages a key with `spoil`, repairs it, and continues until all damaged entries have left the window.
     async fn repairs(&self, way: &str, name: &str, expected: &[&str], spoil: impl FnOnce(&Bench, i64)) {
         let tick = || self.advance(1_000);
         let mut bench = Bench::empty(&self.server, name, way, SHORT);
@@ -324,7 +325,7 @@ async fn skips_keys_with_too_many_entries() {
         let checks = Checks::one(check.clone()).unwrap();
         store.admit(std::slice::from_ref(&checks)).await.unwrap();
         assert!(store.audit(&check.key, None, false).await.unwrap().is_some());
-        // Each at an instant of its own.
+        // Each admission has its own instant, so the log grows by one entry each.
         while store.inspect(&check.key).await.unwrap().unwrap().used <= MAX_AUDITED {
             let calls = (0..500).map(|_| store.admit(std::slice::from_ref(&checks)));
             futures_util::future::try_join_all(calls).await.unwrap();

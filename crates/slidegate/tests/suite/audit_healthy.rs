@@ -32,7 +32,7 @@ pub(crate) fn is_well(audit: &Audit) -> bool {
 struct AuditingStore {
     store: RedisStore,
     turn: AtomicU64,
-    /// Audits that found something that counts.
+    /// Number of audits that found a key in use.
     audited: AtomicU64,
 }
 
@@ -79,7 +79,8 @@ impl Store for AuditingStore {
     }
 }
 
-/// Every algorithm and encoding, with ids, settlements and resets: nothing to say, and the same decisions as ever.
+/// Every algorithm and encoding, with ids, settlements and resets: an audit reports nothing and changes no
+/// decision.
 #[tokio::test]
 async fn healthy_keys_have_no_discrepancy() {
     for flavour in Flavour::ALL {
@@ -97,7 +98,7 @@ async fn healthy_keys_have_no_discrepancy() {
     }
 }
 
-/// One of each kind, with windows that end soon.
+/// One quota of each kind, with short windows.
 pub(crate) fn ways(name: &str) -> Vec<Check> {
     let quota = |limit, millis| Quota::new(limit, Duration::from_millis(millis)).unwrap();
     let exact = quota(200, 40);
@@ -191,8 +192,8 @@ async fn no_discrepancy_during_concurrent_decisions() {
     }
 }
 
-/// A script that takes longer than its keys live, as it does if Redis is paused in the middle of it, must not remove
-/// a key that it goes on to write: the rest would be unreadable and would never expire.
+/// A script that takes longer than its keys live, for example because Redis is paused, must not remove a key
+/// and then write to it: the written part would be unreadable and would never expire.
 #[tokio::test]
 async fn a_script_that_outlasts_its_keys_leaves_no_incomplete_key() {
     let quota = Quota::new(1_000, Duration::from_millis(1)).unwrap();

@@ -35,7 +35,7 @@ async fn calls_are_counted_and_timed() {
             (CALL_BOUNDS.len() + 1, BATCH_BOUNDS.len() + 1)
         );
         let batch_verdicts = store.admit(&[checks("a")]).await.unwrap();
-        // 10, 10 and 5 of them.
+        // The store sends them in batches of 10, 10 and 5.
         let batch: Vec<Checks> = (0..25).map(|n| checks(&format!("a{n}"))).collect();
         store.admit(&batch).await.unwrap();
         let entry = batch_verdicts[0].verdicts[0].entry;
@@ -43,7 +43,7 @@ async fn calls_are_counted_and_timed() {
             .settle(&[Settlement { key: Key::new("a", []), entry, correction: Correction::Cost(0) }])
             .await
             .unwrap();
-        // Looking is not deciding.
+        // These calls decide nothing, so they are not counted as requests.
         store.inspect(&Key::new("a", [])).await.unwrap();
         store.keys(0, 10).await.unwrap();
         store.audit(&Key::new("a", []), None, false).await.unwrap();
@@ -55,8 +55,8 @@ async fn calls_are_counted_and_timed() {
         let mut names: Vec<_> = stats.errors.iter().map(|(fault, _)| fault.as_str()).collect();
         names.sort_unstable();
         names.dedup();
-        assert_eq!(names.len(), 16, "each fault once");
-        // What fails is a call too.
+        assert_eq!(names.len(), 16, "each fault is named once");
+        // Failed calls are counted too.
         server.run("SET sg:{x} 1");
         assert_eq!(store.admit(&[checks("x")]).await.unwrap_err().fault(), Some(Fault::WrongType));
         server.run("DEL sg:{x}");
@@ -140,7 +140,7 @@ async fn time_without_the_server_is_summed() {
     let total = away();
     assert!(total > Micros::from_millis(100));
     failover.admit(&[checks("a")]).await.unwrap();
-    assert_eq!(away(), total, "it is back, so no more is added");
+    assert_eq!(away(), total, "the server is back, so the time away no longer grows");
 }
 
 #[tokio::test]
@@ -169,7 +169,7 @@ async fn memory_usage_separates_own_keys() {
     let all = store.weigh(10_000).await.unwrap();
     assert_eq!((all.keys, all.sampled), (600, 600));
     let rules: Vec<_> = all.rules.iter().map(|rule| (rule.rule.as_str(), rule.keys)).collect();
-    assert_eq!(rules, [("few", 200), ("many", 400)], "the heaviest first");
+    assert_eq!(rules, [("few", 200), ("many", 400)], "the largest keys come first");
     assert_eq!(all.bytes, all.rules.iter().map(|rule| rule.bytes).sum::<u64>());
     assert!(all.rules[0].bytes > 200 * 300 && all.rules[1].bytes > 400 * 50, "{all:?}");
     let some = store.weigh(150).await.unwrap();

@@ -67,7 +67,7 @@ async fn concurrent_history_agrees_with_the_oracle() {
         "{total} requests of {THREADS} threads replayed: {} charged, {denied} denied, 0 differences",
         charged.len()
     );
-    assert!(charged.len() > 1000 && denied > 1000, "the test must see both");
+    assert!(charged.len() > 1000 && denied > 1000, "the test must see admissions and denials");
     never_over(&charged);
     never_partly(&pending);
 }
@@ -86,7 +86,8 @@ async fn run(store: &MemoryStore) -> Vec<Vec<(Checks, Verdicts)>> {
                 let checks = checks(t, n);
                 let mut verdicts = store.admit(std::slice::from_ref(&checks)).await.unwrap().remove(0);
                 for verdict in &mut verdicts.verdicts {
-                    // Above these bits is the generation, which keys of one shard share out among them. An attempt has no number.
+                    // The bits above these hold the generation. Keys of one shard take generations from one
+                    // sequence. An attempt has no number.
                     if verdict.entry.seq != u64::MAX {
                         verdict.entry.seq &= (1 << 40) - 1;
                     }
@@ -154,7 +155,7 @@ fn never_over(charged: &[&(Checks, Verdicts)]) {
     }
     eprintln!("hot key: at most {most} of 400 permits in any window, over {} admissions", events.len());
     assert!(most <= 400, "{most} permits in one window");
-    assert!(most >= 395, "the limit is also reached");
+    assert!(most >= 395, "the limit must also be reached");
 }
 
 /// Asserts that each request was charged for all of its checks, or for none.

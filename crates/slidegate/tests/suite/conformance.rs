@@ -75,7 +75,7 @@ impl Traffic {
             2 => 40,
             _ => 12,
         };
-        // A packed log is a key of its own, and still there when its rule has been something else meanwhile.
+        // A packed log has its own Redis key, which survives while its rule has another algorithm.
         let packed = self.encoding == Encoding::Packed;
         let quota = Quota::new(limit, Duration::from_micros(window)).unwrap();
         let algorithm = match if flip > 3 && !packed { (n + flip) % KEYS } else { n } {
@@ -98,7 +98,7 @@ impl Traffic {
         if n == WARMING_UP { self.warming_up(quota) } else { quota }
     }
 
-    /// Warm-up that is cold again soon, so that traces meet it often.
+    /// Warm-up with a short idle time, so that traces often start cold.
     fn warming_up(&self, quota: Quota) -> Quota {
         let warm_up =
             WarmUp::new(20, Duration::from_millis(20)).unwrap().idle(Duration::from_millis(7)).unwrap();
@@ -158,13 +158,13 @@ impl Traffic {
         if rng.one_in(20) { checks.peek() } else { checks }
     }
 
-    /// Asks, settles, inspects and resets until `operations` are done.
+    /// Acquires, settles, inspects and resets until `operations` are done.
     pub(crate) async fn play<S: Store>(self, store: &S, operations: usize) -> Oracle {
         let mut rng = Rng::new(self.seed);
         let mut oracle = Oracle::default();
         let mut done = 0;
         while done < operations {
-            // Hot keys are rarely settled or reset: they would never be alike for long.
+            // Hot keys are rarely settled or reset, so that their entries stay equal for long.
             let what = if self.hot && !rng.one_in(60) { 0 } else { rng.below(32) };
             match what {
                 0..=23 => {
@@ -220,7 +220,7 @@ impl Traffic {
                     if settlements.len() == 2 && settlements[0].key == settlements[1].key {
                         settlements.pop();
                     }
-                    // Some are sent twice, at once: later their windows may be over.
+                    // Some settlements are repeated at once, because later their windows may be over.
                     for _ in 0..=u64::from(rng.one_in(4)) {
                         let receipt = store.settle(&settlements).await.unwrap();
                         for (settlement, settled) in settlements.iter().zip(receipt.settled) {
@@ -266,8 +266,8 @@ pub(crate) async fn forget<S: Store>(store: &S) {
     }
 }
 
-/// Plays traces of several seeds, and prints what they did. On a busy machine windows end before an admission is settled twice, so there
-/// are more traces until every kind of answer was seen.
+/// Plays traces of several seeds, and prints their counts. On a busy machine windows end before an admission
+/// is settled twice, so more traces are played until every kind of answer was seen.
 pub(crate) async fn conforms<S: Store>(name: &str, store: &S, encoding: Encoding, operations: usize) {
     let seeds = 12;
     let (mut total, mut sums) = (0, [0; 10]);
@@ -289,7 +289,7 @@ pub(crate) async fn conforms<S: Store>(name: &str, store: &S, encoding: Encoding
         }
         eprintln!("{name}, seed {seed}: {seen:?}");
     }
-    assert!(sums.iter().all(|&sum| sum > 0), "the traces must try everything: {sums:?}");
+    assert!(sums.iter().all(|&sum| sum > 0), "the traces must cover every case: {sums:?}");
     eprintln!("{name}: {total} operations replayed, 0 differences");
 }
 
@@ -343,7 +343,7 @@ async fn redis_transactions() {
     conforms("transactions on Redis 7", &transactions(&server), Encoding::Zset, operations(2 * SOME)).await;
 }
 
-/// Two stores on the same keys, in turns.
+/// Two stores that are called in turns on the same keys.
 struct InTurns(RedisStore, RedisStore, AtomicUsize);
 
 impl InTurns {
@@ -389,8 +389,8 @@ async fn older_redis_and_valkey() {
     }
 }
 
-/// The clock of the server is set back and forth during the decisions: stricter for that step, never looser, and the
-/// same as the algorithm says.
+/// The server's clock is set back and forth during decisions. The decisions agree with the algorithm: they
+/// may be stricter for the step, never looser.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn stepping_server_clock_is_never_looser() {
     let time = FakeTime::start();
@@ -409,7 +409,7 @@ async fn stepping_server_clock_is_never_looser() {
             }
             steps
         });
-        // Also when a comparison fails.
+        // Stops the thread even if a comparison fails.
         struct Stop<'a>(&'a AtomicBool);
         impl Drop for Stop<'_> {
             fn drop(&mut self) {
@@ -472,7 +472,8 @@ async fn idempotency_notes_survive_a_clock_set_back() {
         assert_eq!(refund(first).await, Settled::Done);
         time.stop_at(100 * SECOND + 1_500_000);
         let second = admit().await;
-        // A slice ends up to a second after its admissions. The first has left the window, the second has not.
+        // A slice ends up to a second after its admissions. The first admission has left the window, the
+        // second has not.
         time.stop_at(106 * SECOND + 200_000);
         assert_eq!(refund(second).await, Settled::Done, "case {n}");
         time.stop_at(101 * SECOND + 600_000);

@@ -56,7 +56,7 @@ async fn denies_until_retry_after_has_passed() {
     fixture.clock.advance(Micros::from_millis(100));
     let denied = fixture.admit([check("k", 10, 3)]).await;
     assert_eq!((denied.source, denied.verdicts[0].retry_after), (Source::Store, Micros::from_millis(900)));
-    // The same and a larger cost are denied here; a smaller one may fit.
+    // The cache denies the same cost and larger costs; a smaller cost may fit.
     fixture.clock.advance(Micros::from_millis(50));
     for cost in [3, 4, 10] {
         let again = fixture.admit([check("k", 10, cost)]).await;
@@ -67,7 +67,7 @@ async fn denies_until_retry_after_has_passed() {
     }
     assert_eq!(fixture.store_calls(), 2);
     assert_eq!(fixture.admit([check("k", 10, 2)]).await.verdicts[0].outcome, Outcome::Charged);
-    // One microsecond before, and then.
+    // One microsecond before the end of the denial, and then at its end.
     fixture.admit([check("k", 10, 1)]).await;
     fixture.clock.set(Micros::new(1_000_999_999));
     assert_eq!(fixture.admit([check("k", 10, 1)]).await.source, Source::DenyCache);
@@ -98,7 +98,7 @@ async fn denied_peeks_are_cached() {
             let verdict = again.verdicts[0];
             assert_eq!((again.source, verdict.outcome), (Source::DenyCache, Outcome::Denied));
             assert_eq!(verdict.retry_after, Micros::from_millis(900));
-            // Something smaller may have been admitted since.
+            // A smaller request may have been admitted since.
             assert_eq!(verdict.precision, Precision::LowerBound);
         }
         assert_eq!(peek(2).await.verdicts[0].outcome, Outcome::Fits);
@@ -129,12 +129,12 @@ impl Fixture {
 #[tokio::test]
 async fn uncacheable_checks_reach_the_store() {
     let fixture = Fixture::new();
-    // What can never fit.
+    // A cost that can never fit.
     for _ in 0..2 {
         let never = fixture.admit([check("never", 10, 11)]).await;
         assert_eq!((never.source, never.verdicts[0].outcome), (Source::Store, Outcome::Impossible));
     }
-    // Attempts count though they are denied, also where another rule is known to deny.
+    // Denied attempts count, even if the cache knows that another rule denies.
     let attempts = |limit| {
         let check = check("attempts", limit, 1);
         Check { quota: check.quota.with_count(Count::Attempts), ..check }
@@ -145,9 +145,9 @@ async fn uncacheable_checks_reach_the_store() {
         assert_eq!(fixture.admit([attempts(1)]).await.source, Source::Store);
         assert_eq!(fixture.admit([attempts(9), check("k", 1, 1)]).await.source, Source::Store);
     }
-    // After the denying one they are not recorded, so nothing is lost.
+    // Attempts after the denying check are not recorded, so the cache may deny.
     assert_eq!(fixture.admit([check("k", 1, 1), attempts(9)]).await.source, Source::DenyCache);
-    // A request may have been admitted before, elsewhere.
+    // A request with an id may have been admitted before by another node.
     let named = Checks::new([check("k", 1, 1)]).unwrap().with_id(RequestId::new("r").unwrap());
     assert_eq!(fixture.store.admit(&[named]).await.unwrap()[0].source, Source::Store);
     // A shadow denies nothing.
@@ -204,13 +204,13 @@ async fn local_refunds_and_resets_invalidate_at_once() {
     assert_eq!(fixture.admit([check("k", 1, 1)]).await.verdicts[0].outcome, Outcome::Charged);
 }
 
-/// A denial of a key of its own, which ends `seconds` after now.
+/// Returns the denial of a separate key, which ends `seconds` after now.
 fn denial(seconds: u64) -> Checks {
     let quota = Quota::new(1, Duration::from_secs(seconds)).unwrap();
     Checks::one(Check::new(Key::new("k", [("n", seconds.to_string().as_str())]), quota, 1)).unwrap()
 }
 
-/// A cache with four places, compared with a list: a new denial takes the place of the one that ends first.
+/// A cache with four slots, compared with a list: a new denial replaces the denial that ends first.
 #[tokio::test]
 async fn full_cache_evicts_the_denial_that_ends_first() {
     let clock = ManualClock::at(Micros::from_secs(1_000));
@@ -236,7 +236,7 @@ async fn full_cache_evicts_the_denial_that_ends_first() {
             cached.push(seconds);
         }
     }
-    assert!((50..450).contains(&hits), "both must occur: {hits} hits of 500");
+    assert!((50..450).contains(&hits), "hits and misses must occur: {hits} hits of 500");
 }
 
 #[tokio::test]
@@ -248,7 +248,7 @@ async fn cache_holds_at_most_its_capacity() {
         store.admit(&[denial(n)]).await.unwrap();
     }
     let mut cached = 0;
-    // The latest first: a repeated denial replaces one that ends sooner.
+    // The latest denials come first, because a repeated denial replaces one that ends sooner.
     for n in (1..=2_000).rev() {
         cached += usize::from(store.admit(&[denial(n)]).await.unwrap()[0].source == Source::DenyCache);
     }
@@ -264,20 +264,20 @@ async fn source<S: Store>(node: &S, checks: &Checks) -> Source {
     node.admit(std::slice::from_ref(checks)).await.unwrap()[0].source
 }
 
-/// Asks until the deny cache answers.
+/// Acquires until the deny cache answers.
 async fn wait_until_cached<S: Store>(node: &S, checks: &Checks) {
     until("the deny cache answers", async || source(node, checks).await == Source::DenyCache).await;
 }
 
-/// Asks until it is allowed.
+/// Acquires until a request is allowed.
 async fn wait_until_allowed<S: Store>(node: &S, checks: &Checks) {
-    until("what another node freed is allowed here", async || {
+    until("permits that another node freed are granted here", async || {
         node.admit(std::slice::from_ref(checks)).await.unwrap()[0].verdicts[0].outcome == Outcome::Charged
     })
     .await;
 }
 
-/// Another node settles or resets; this one hears of it. By script and by transaction, also with a log.
+/// Another node settles or resets, and this node is notified: with scripts and transactions, also with a log.
 #[tokio::test]
 async fn remote_refunds_and_resets_invalidate() {
     let server = RedisServer::start(Flavour::Redis7);
@@ -301,7 +301,7 @@ async fn remote_refunds_and_resets_invalidate() {
     }
 }
 
-/// The cache denies nothing while it cannot hear what other nodes free.
+/// The cache denies nothing while it receives no notifications of other nodes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_subscription_every_check_reaches_the_store() {
     let server = RedisServer::start(Flavour::Redis7);
@@ -426,7 +426,7 @@ async fn no_false_denial_after_invalidation_arrives() {
                     early += 1;
                     let (freed, by, done) = freed[&check.key];
                     latest = latest.max(watchdog.between(freed.get().min(at.get()), at.get()));
-                    // Freed by the same node before the request.
+                    // Permits that the same node freed before the request.
                     own += u64::from(by == *node && done < *seen);
                 }
             }

@@ -1,5 +1,5 @@
 //! Helper: several nodes on the same servers, their callers, and the answers that the callers got.
-#![allow(dead_code, reason = "shared by tests that each use some of it")]
+#![allow(dead_code, reason = "tests share this module, and each uses a part of it")]
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -27,7 +27,7 @@ pub(crate) struct CallRecord {
     pub source: Source,
     /// Time of the decision, by the same clock as `at`.
     pub decided_at: u64,
-    /// True if the store had no room for as much again.
+    /// True if the store could not have admitted the same cost again.
     pub full: bool,
     /// Start of the call, by the clock of the callers. `answered` is its end.
     pub started: u64,
@@ -36,10 +36,10 @@ pub(crate) struct CallRecord {
 
 /// Number of keys: keys 0 to 5 have a quota each, and the node decides them alone while the store cannot.
 pub(crate) const KEYS: u64 = 6;
-/// Allowed while the store cannot decide, and denied.
+/// A key that is allowed while the store cannot decide, and a key that is denied.
 pub(crate) const OPEN: u64 = 6;
 pub(crate) const CLOSED: u64 = 7;
-/// Windows that outlast a failover, decided in the process meanwhile, and denied.
+/// Keys with windows longer than a failover: the node decides one of them meanwhile, and denies the other.
 pub(crate) const LONG: u64 = 8;
 pub(crate) const LONG_CLOSED: u64 = 9;
 
@@ -78,7 +78,7 @@ pub(crate) struct Deployment {
     calls: Arc<Mutex<Vec<CallRecord>>>,
     stop: Arc<AtomicBool>,
     pub clock: SystemClock,
-    /// Runs as long as the callers do.
+    /// Runs until the callers stop.
     pub watchdog: Arc<Watchdog>,
 }
 
@@ -179,7 +179,7 @@ impl Deployment {
         .await;
     }
 
-    /// Waits until each node has had answers of the store for the key, after all that came before.
+    /// Waits until the store has answered new calls of each node for the key.
     pub(crate) async fn until_by_store(&self, key: u64) {
         self.until("every node is answered by the store", |calls| {
             calls.iter().filter(|call| call.key == key && call.source == Source::Store).count() >= 20
@@ -202,7 +202,7 @@ impl Deployment {
     }
 }
 
-/// Sends a request for one of the keys, and returns its record as one of node 0.
+/// Sends a request for one of the keys, and returns its record as if node 0 had sent it.
 pub(crate) async fn send<R: RemoteStore>(
     keys: &[u64],
     failover: &Failover<R>,
@@ -231,7 +231,7 @@ pub(crate) async fn send<R: RemoteStore>(
     }
 }
 
-/// The most permits allowed in any window of `window`, by the instants that `at` gives.
+/// Returns the most permits allowed in any window of length `window`, by the instants that `at` returns.
 pub(crate) fn peak(calls: &[CallRecord], key: u64, window: u64, at: impl Fn(&CallRecord) -> u64) -> u64 {
     let mut charged: Vec<(u64, u64)> = calls
         .iter()
@@ -251,8 +251,8 @@ pub(crate) fn peak(calls: &[CallRecord], key: u64, window: u64, at: impl Fn(&Cal
     peak
 }
 
-/// The most permits in any window of a key as the nodes dated them; of a fixed window, between two turns of it; of a
-/// bucket, the most that was ever missing from it.
+/// Returns the most permits in any window of a key, by the instants of the nodes. A fixed window is counted
+/// from its start to its end; of a bucket, it is the most permits that were ever missing.
 pub(crate) fn worst(calls: &[CallRecord], key: u64) -> u64 {
     let window = quota(key).window().get();
     match quota(key).algorithm() {
@@ -273,7 +273,7 @@ pub(crate) fn worst(calls: &[CallRecord], key: u64) -> u64 {
                 missing = (missing - refilled).max(0.0) + call.cost as f64;
                 (last, most) = (call.at, most.max(missing));
             }
-            // What is missing by less than a millionth is reckoning.
+            // A difference of less than a millionth is a rounding error.
             (most - 1e-6).ceil() as u64
         }
         _ => peak(calls, key, window, |call| call.at),
@@ -288,7 +288,7 @@ pub(crate) fn micros(d: Duration) -> u64 {
     Micros::from(d).get()
 }
 
-/// Waits until `holds` returns true, while the runtime goes on. Panics with `what` if it does not within a minute.
+/// Waits until `holds` returns true, while other tasks run. Panics with `what` if it does not within a minute.
 #[expect(clippy::disallowed_methods, reason = "the limit is on real time")]
 pub(crate) async fn soon(what: &str, mut holds: impl FnMut() -> bool) {
     let begun = std::time::Instant::now();

@@ -103,7 +103,7 @@ proptest! {
                 RuleMatch::Unlimited | RuleMatch::Preceded { .. } | RuleMatch::Replaced { .. } => true,
                 RuleMatch::Missed(_) => false,
             };
-            // A single rule is checked exactly if it applies by itself.
+            // A single rule is checked if and only if it matches.
             let spec = &all[explained.iter().position(|other| std::ptr::eq(other, explanation)).unwrap()];
             let limited = RuleSpec { kind: 2, group: None, replaces: None, ..spec.clone() };
             let alone = Rules::new([rule(&limited, 0, 1)]).unwrap().checks_for(&request).unwrap();

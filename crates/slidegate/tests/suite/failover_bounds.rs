@@ -16,7 +16,7 @@ const LIMIT: u64 = 60;
 
 fn failover(url: &str, options: FailoverOptions) -> Failover {
     let store = RedisStore::with_options(&RedisOptions::new(url)).unwrap();
-    // Stalls of the machine are no outages.
+    // Long timeouts, so that a stall of the machine is not an outage.
     Failover::new(store, FailoverOptions { deadline: ms(2_000), heartbeat: ms(100), ..options }).unwrap()
 }
 
@@ -68,7 +68,7 @@ async fn nodes_started_during_an_outage_use_the_configured_node_count() {
             let failover = Failover::new(RedisStore::new(&url).unwrap(), options).unwrap();
             total += admit(&failover, 2 * LIMIT, Source::Local).await;
         }
-        assert_eq!(total, admitted, "three nodes that believe to be {nodes}");
+        assert_eq!(total, admitted, "three nodes that assume {nodes} nodes");
     }
 }
 
@@ -84,7 +84,7 @@ async fn admissions_of_a_dead_node_are_lost_with_an_empty_redis() {
     blocking(&server, RedisServer::restart).await;
     back(&one, 1).await;
     let after = admit(&one, 2 * LIMIT, Source::Store).await;
-    assert_eq!(20 + 15 + after, LIMIT + 15, "over by what the dead node had admitted");
+    assert_eq!(20 + 15 + after, LIMIT + 15, "over by the admissions of the dead node");
 }
 
 /// A new node finds an empty server, and an old one has not written back to it yet.
@@ -102,13 +102,13 @@ async fn late_write_back_is_counted_as_excess() {
     assert_eq!(admit(&new, 2 * LIMIT, Source::Store).await, LIMIT);
     proxy.set(Fault::None);
     back(&old, 1).await;
-    assert_eq!(excess(&old), 25, "over by what the old node had not written back");
+    assert_eq!(excess(&old), 25, "over by the admissions that the old node had not written back");
     let used = new.inspect(&check(0).key).await.unwrap().unwrap().used;
     assert_eq!(used, LIMIT + 25);
     assert_eq!(admit(&old, 5, Source::Store).await + admit(&new, 5, Source::Store).await, 0);
 }
 
-/// A node that is cut off alone admits its share, and the other nodes the limit.
+/// A node that alone is cut off admits its share, and the other nodes admit the limit.
 #[tokio::test]
 async fn isolated_node_adds_at_most_its_share() {
     let server = RedisServer::start(Flavour::Redis7);
@@ -123,7 +123,7 @@ async fn isolated_node_adds_at_most_its_share() {
     let (alone, by_server) =
         (admit(&cut, 2 * LIMIT, Source::Local).await, admit(&other, 2 * LIMIT, Source::Store).await);
     assert_eq!((alone, by_server), (LIMIT / 2, LIMIT));
-    // What it admitted is written when it is back, and counts.
+    // When the node is back, it writes its admissions, and they count.
     proxy.set(Fault::None);
     back(&cut, 1).await;
     assert_eq!(excess(&cut), LIMIT / 2);
@@ -132,7 +132,7 @@ async fn isolated_node_adds_at_most_its_share() {
 #[tokio::test]
 async fn full_journal_is_over_by_its_dropped_entries() {
     let server = Arc::new(RedisServer::start(Flavour::Redis7));
-    // A key weighs as much as 24 admissions.
+    // In the journal a key takes as much room as 24 admissions.
     let failover =
         failover(&server.url(), FailoverOptions { journal: 24 + 30, ..FailoverOptions::default() });
     assert_eq!(admit(&failover, 50, Source::Store).await, 50);
@@ -140,13 +140,17 @@ async fn full_journal_is_over_by_its_dropped_entries() {
     assert_eq!(dropped, 20);
     blocking(&server, RedisServer::kill).await;
     given_up(&failover, 1).await;
-    assert_eq!(admit(&failover, 10, Source::Local).await, 0, "what cannot be remembered is not admitted");
+    assert_eq!(
+        admit(&failover, 10, Source::Local).await,
+        0,
+        "admissions that do not fit into the journal are denied"
+    );
     blocking(&server, RedisServer::restart).await;
     back(&failover, 1).await;
     assert_eq!(50 + admit(&failover, 2 * LIMIT, Source::Store).await, LIMIT + dropped);
 }
 
-/// Out of memory, and a primary that has become a replica: the server answers, and cannot decide.
+/// A server that is out of memory, or has become a replica, answers but cannot decide.
 #[tokio::test]
 async fn read_only_server_counts_as_unavailable() {
     let server = RedisServer::start(Flavour::Redis7).without_ttl_check();
@@ -187,6 +191,6 @@ async fn dead_shard_affects_only_its_own_keys() {
         for _ in 1..LIMIT {
             assert_eq!(send(&failover, n).await, (expected, true));
         }
-        assert_eq!(send(&failover, n).await, (expected, false), "over by nothing");
+        assert_eq!(send(&failover, n).await, (expected, false), "no node is over its limit");
     }
 }

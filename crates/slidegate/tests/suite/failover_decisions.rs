@@ -32,7 +32,7 @@ async fn later(what: &str, mut holds: impl AsyncFnMut() -> bool) {
     assert!(tokio::time::timeout(Duration::from_secs(60), waiting).await.is_ok(), "not in 60 s: {what}");
 }
 
-/// No process ever listened at the address, or the listener never answers: policies hold from the first decision on.
+/// No process listens at the address, or the listener never answers: policies apply from the first decision on.
 #[tokio::test]
 async fn policies_hold_if_the_server_was_never_reachable() {
     let port = lasting_port();
@@ -85,10 +85,10 @@ async fn policies_hold_if_the_server_was_never_reachable() {
 async fn late_reply_is_corrected() {
     let server = RedisServer::start(Flavour::Redis7);
     let proxy = FaultProxy::start(server.address());
-    // Heartbeats as often as can be, which write what was decided here while the late answer is on its way.
+    // The shortest heartbeat interval: heartbeats write the local decisions while the late answer is on its way.
     for heartbeat in [ms(50), ms(2_000)] {
         server.run("FLUSHALL");
-        // A busy machine is not a late answer.
+        // A long timeout, so that a busy machine does not cause a late answer.
         let options = FailoverOptions { failures: 1_000, deadline: ms(2_000), ..FailoverOptions::default() };
         let redis = slidegate::redis::RedisOptions {
             response_timeout: ms(20_000),
@@ -101,7 +101,7 @@ async fn late_reply_is_corrected() {
             let verdicts = admit(&failover, check(&format!("{on_error:?}"), 100, on_error)).await;
             assert_eq!(verdicts.source, Source::Store);
         }
-        // There and back takes longer than the deadline, and less than a connection waits.
+        // The round trip takes longer than the deadline, and less than the response timeout of a connection.
         proxy.set(Fault::Delay(ms(1_300)));
         let mut tasks = Vec::new();
         for _ in 0..5 {
@@ -131,10 +131,10 @@ async fn late_reply_is_corrected() {
             }
             counts
         };
-        // An open rule counts what the server could count.
+        // An open rule counts the calls that reached the server.
         let expected = [6, 1, 6];
         later("the store counts the admissions that callers got", async || counts().await == expected).await;
-        // It stays so when the failover next writes what it decided without the server: here, one more.
+        // The counts stay the same when the failover store writes its next decision without the server.
         proxy.set(Fault::Reset);
         assert_eq!(admit(&failover, check("marker", 100, OnError::Local)).await.source, Source::Local);
         proxy.set(Fault::None);
@@ -200,7 +200,7 @@ async fn reservation_with_id_is_settled_in_the_store() {
             let entry = verdicts.verdicts[0].entry;
             let settlement = [Settlement::refund(check.key.clone(), entry)];
             assert_eq!(failover.settle(&settlement).await.unwrap().settled, [Settled::Done], "{entry:?}");
-            // A bucket that is full again has forgotten it.
+            // A bucket that is full again no longer knows the reservation.
             assert_ne!(failover.settle(&settlement).await.unwrap().settled, [Settled::Done]);
         }
     }
@@ -237,12 +237,12 @@ async fn share_grows_when_a_node_leaves() {
     };
     one.start();
     other.start();
-    soon("they know of each other", || nodes(&one) == 2 && nodes(&other) == 2).await;
+    soon("the nodes know of each other", || nodes(&one) == 2 && nodes(&other) == 2).await;
     let clock = SystemClock::new();
     let left = clock.now().get();
     other.leave().await;
     drop(other);
-    soon("one is alone", || nodes(&one) == 1).await;
+    soon("the first node is alone", || nodes(&one) == 1).await;
     eprintln!(
         "a node left, and the other knew {} later, with a heartbeat of 100 ms",
         Micros::new(clock.now().get() - left)
@@ -253,10 +253,11 @@ async fn share_grows_when_a_node_leaves() {
     while admit(&one, check("share", 10, OnError::Local)).await.verdicts[0].outcome == Outcome::Charged {
         admitted += 1;
     }
-    assert_eq!(admitted, 10, "all of the limit");
+    assert_eq!(admitted, 10, "the node alone admits all of the limit");
 }
 
-/// A batch waits no longer than a single call, also while both the server and the share of the node have to allow.
+/// A batch waits no longer than a single call, also while a request needs the permission of the server and of the
+/// node's share.
 #[tokio::test]
 async fn batch_waits_for_one_deadline() {
     let server = RedisServer::start(Flavour::Redis7);
@@ -269,11 +270,11 @@ async fn batch_waits_for_one_deadline() {
         failover
     };
     let (one, other) = (start(), start());
-    soon("they know of each other", || one.stats().servers.iter().any(|server| server.nodes == 2)).await;
-    // One waits for the other, which does not come back.
+    soon("the nodes know of each other", || one.stats().servers.iter().any(|server| server.nodes == 2)).await;
+    // The first node waits for the second, which does not come back.
     drop(other);
     server.restart();
-    soon("one waits for the other", || {
+    soon("the first node waits for the second", || {
         let stats = &one.stats().servers[0];
         stats.outages > 0 && stats.breaker == BreakerState::Closed && !stats.direct
     })

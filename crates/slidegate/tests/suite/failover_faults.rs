@@ -31,7 +31,7 @@ fn resident() -> u64 {
     pages.split(' ').nth(1).unwrap().parse::<u64>().unwrap() * 4_096
 }
 
-/// Runs in a process of its own, so that its memory is only that of the failover store and its callers.
+/// Runs in a separate process, so that only the failover store and its callers use its memory.
 #[test]
 fn network_faults_stay_bounded() {
     let status = Command::new(std::env::current_exe().unwrap())
@@ -42,7 +42,7 @@ fn network_faults_stay_bounded() {
     assert!(status.unwrap().success());
 }
 
-/// Not a test by itself: the code of that process.
+/// Not a test by itself: the code of the process that the test starts.
 #[tokio::test]
 #[ignore = "started by the test above"]
 async fn worker() {
@@ -70,7 +70,7 @@ struct Seen {
     in_flight: usize,
     /// Periods in which its breaker was not closed.
     open: Vec<(u64, u64)>,
-    /// Resident bytes, every so often.
+    /// Resident bytes, sampled at intervals.
     resident: Vec<u64>,
 }
 
@@ -93,7 +93,7 @@ async fn watch(failover: Failover, clock: impl Clock, seen: Arc<Mutex<Seen>>, st
             let mut seen = seen.lock().unwrap();
             seen.in_flight = seen.in_flight.max(stats.in_flight);
             seen.resident.push(resident());
-            // The breaker may have closed and opened again since the last look: those are two times.
+            // One period per pair of samples: between two samples the breaker may have closed and opened again.
             if let (Some(since), true) = (since, open) {
                 seen.open.push((since, now));
             }
@@ -126,7 +126,7 @@ async fn fails(fault: Fault, lasts: Duration) {
     let gone = deployment.now();
     let given_up = |failover: &Failover| failover.stats().servers.iter().any(|server| server.outages > 0);
     soon("every node gives the server up", || deployment.nodes.iter().all(given_up)).await;
-    // What grows without bound grows meanwhile.
+    // A leak of memory would show in this time.
     tokio::time::sleep(lasts).await;
     let until = deployment.now();
     proxy.set(Fault::None);
@@ -142,10 +142,10 @@ async fn fails(fault: Fault, lasts: Duration) {
     let during = |call: &&CallRecord| call.started >= gone && call.answered < until;
     let latency = watchdog.latency(calls.iter().filter(during));
     let quick = watchdog.latency(calls.iter().filter(|call| seen.was_open(call)));
-    // Of the second half over the first, which has filled what is filled once.
+    // Growth of the second half over the first half, in which caches and buffers were filled.
     let (first, second) = seen.resident.split_at(seen.resident.len() / 2);
     let (before, after) = (*first.iter().max().unwrap(), *second.iter().max().unwrap());
-    // Without what the callers themselves remember.
+    // Without the records of the callers.
     let remembered = (calls.len() * size_of::<CallRecord>()) as u64;
     let growth = after.saturating_sub(before).saturating_sub(remembered);
     let disobeyed: Vec<&CallRecord> = calls.iter().filter(|call| !obeys(call)).collect();
@@ -210,7 +210,7 @@ async fn clock_set_back_stays_bounded() {
     deployment.until_full(&every).await;
     time.set(30_000);
     let stepped = deployment.now();
-    // Every node has heard of it: what was admitted lies ahead, so no key has room.
+    // Every node has seen the new clock: the admissions are in the future, so no key has room.
     deployment.until_full(&every).await;
     proxy.set(Fault::Reset);
     soon("the server is given up", || {

@@ -68,7 +68,7 @@ async fn repeated_kills_under_load_stay_bounded() {
         outages.push(Outage { gone, until, back: deployment.now(), given_up: true });
         deployment.until_by_store(0).await;
     }
-    // What was lost would be admitted again before the store denies.
+    // Lost permits would be admitted again before the store denies.
     deployment.until_full(&LOCAL).await;
     let servers: Vec<_> = deployment.nodes.iter().flat_map(|failover| failover.stats().servers).collect();
     let calls = deployment.stop().await;

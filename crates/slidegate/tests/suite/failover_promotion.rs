@@ -1,7 +1,7 @@
 //! Tests a primary that dies with writes that its replica never had, and the replica that takes over.
 //!
-//! The replica is stopped and its link is cut before the last writes, so that they are lost for certain, and then
-//! goes on without them. `FAILOVER_PROMOTIONS` does it more often.
+//! The replica is stopped and its link is cut before the last writes, so that these writes are certainly lost. Then the
+//! replica continues without them. `FAILOVER_PROMOTIONS` does it more often.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::deployment::{CallRecord, Deployment, LONG, LONG_CLOSED, ms, name, quo
 use crate::failover_kills::{first_by_store, number};
 use crate::fault_bounds::{self, Outage};
 
-/// Primary and replica: those of a shard, or the only ones. Nodes are identified by their ports.
+/// A primary and its replica: of one shard, or the only two servers. Nodes are identified by their ports.
 trait Pair: Send + Sync + 'static {
     fn redis(&self) -> RedisOptions;
     /// Port of the primary that counts a key.
@@ -81,7 +81,7 @@ fn stored(key: &Key) -> String {
 /// Reads the instants of a key from a server with plain commands.
 fn instants(server: &RedisServer, key: &Key) -> BTreeSet<u64> {
     let mut connection = server.client();
-    // A node of a cluster wants to hear it; others do not know it.
+    // A cluster replica needs READONLY; other servers answer with an error.
     let _ = redis::cmd("READONLY").exec(&mut connection);
     let mut read = redis::cmd("ZRANGEBYSCORE");
     read.arg(stored(key)).arg("(0").arg("+inf").arg("WITHSCORES");
@@ -97,7 +97,7 @@ fn cut_off(pair: &impl Pair, primary: u16) {
     primary.run("CLIENT KILL TYPE replica");
 }
 
-/// Returns when the replica is the primary: the instants it had of `key` before that.
+/// Waits until the replica is the primary. Returns the instants of `key` that the replica had before.
 fn promote(pair: &impl Pair, primary: u16, key: &Key) -> BTreeSet<u64> {
     let (_, replica) = pair.both(primary);
     replica.signal("-CONT");
@@ -170,7 +170,7 @@ async fn fail_over(pair: impl Pair, keys: &'static [u64], options: &FailoverOpti
         let there = Arc::clone(&pair);
         let primary = blocking(move || there.primary(&name(key))).await;
         on_pair(Box::new(move |pair| cut_off(pair, primary))).await;
-        // These are lost.
+        // These admissions are lost.
         admitted(30).await;
         on_pair(Box::new(move |pair| pair.both(primary).0.kill())).await;
         let gone = deployment.now();
@@ -180,7 +180,7 @@ async fn fail_over(pair: impl Pair, keys: &'static [u64], options: &FailoverOpti
         replicated.push(blocking(move || promote(&*there, primary, &name(key))).await);
         outages.push(Outage { gone, until, back: deployment.now(), given_up: true });
         deployment.until_by_store(key).await;
-        // What was lost would be admitted again before the store denies.
+        // Lost permits would be admitted again before the store denies.
         deployment.until_full(&[key]).await;
         on_pair(Box::new(|pair| pair.expect_failover(false))).await;
         if time + 1 < times {
@@ -213,8 +213,9 @@ fn options() -> FailoverOptions {
     FailoverOptions { heartbeat: ms(500), write_back: ms(20_000), ..FailoverOptions::default() }
 }
 
-/// The key whose writes were lost is exact: all nodes lost its primary. The short windows are on any server; a cluster
-/// that is down is down for all of them, but not for all nodes at the same moment, so each node may add its share.
+/// The key whose writes were lost is exact: all nodes lost its primary. The keys with short windows are on all servers.
+/// A cluster that is down decides none of them, but nodes notice it at different moments, so each node may add its
+/// share.
 fn assert_exact(what: &str, run: &Run) {
     assert!(run.lost > 0);
     let of = |outages| fault_bounds::Run {

@@ -27,11 +27,11 @@ const SEEDS: u64 = 200;
 /// Fault of one run, and how long it lasts.
 #[derive(Clone, Copy, Debug)]
 enum Fault {
-    /// The link of one node, or of all, is like this.
+    /// The link of one node, or of all nodes, behaves like this.
     Link { node: Option<usize>, link: Link },
     /// The server stops and starts again.
     Restart { with_memory: bool },
-    /// The clock of the server is set ahead by milliseconds, or back.
+    /// The server's clock is set ahead or back by some milliseconds.
     ClockStep(i64),
 }
 
@@ -69,7 +69,7 @@ impl Fault {
         }
     }
 
-    /// Returns true if no node can reach the server meanwhile.
+    /// Returns true if no node can reach the server during the fault.
     fn is_for_all(self) -> bool {
         match self {
             Fault::Link { node, link } => node.is_none() && link.cut,
@@ -167,8 +167,8 @@ impl Cluster {
         self.nodes.iter().flat_map(Failover::servers).all(|server| server.direct)
     }
 
-    /// Lets a fault happen. Returns the outage if no node could be decided for by the server as if nothing had happened: all
-    /// have given it up, or it has restarted.
+    /// Injects a fault. Returns the outage if the server certainly decided for no node: all nodes have given it up, or
+    /// it has restarted.
     async fn suffer(&self, fault: Fault, lasts: Duration) -> Option<Outage> {
         fault.begin(&self.simulation);
         let gone = self.now();
@@ -184,12 +184,12 @@ impl Cluster {
         outage
     }
 
-    /// Waits until all nodes are back, stops the callers after some windows more, and asserts that the server decided all of
-    /// the last ones, and used all of the limit. Returns all answers in order.
+    /// Waits until all nodes are back, and stops the callers after some more windows. Asserts that the server decided
+    /// all of the last calls, and that the limit was reached. Returns all answers in order.
     async fn finish(self) -> Vec<CallRecord> {
         self.wait_until("every node is back", ms(25_000), Cluster::all_direct).await;
         let window = Duration::from(quota(self.key).window());
-        // Admissions of a joining phase still count for a window.
+        // Admissions that were made while nodes returned still count for a window.
         tokio::time::sleep(window + ms(100)).await;
         let since = self.now();
         tokio::time::sleep(window * 2).await;
@@ -199,7 +199,10 @@ impl Cluster {
         let mut calls = std::mem::take(&mut *self.calls.lock());
         calls.sort_by_key(|call| call.answered);
         let last: Vec<CallRecord> = calls.iter().filter(|call| call.started > since).copied().collect();
-        assert!(last.iter().all(|call| call.source == Source::Store), "not all by the server after recovery");
+        assert!(
+            last.iter().all(|call| call.source == Source::Store),
+            "the server must decide all calls after recovery"
+        );
         let most = peak(&last, self.key, quota(self.key).window().get(), |call| call.at);
         let unused = if self.key == 1 { 2 } else { 0 };
         let limit = quota(self.key).capacity();
@@ -214,7 +217,7 @@ async fn run(seed: u64) -> String {
     let options = FailoverOptions {
         heartbeat: ms(1_000 + rng.below(500)),
         failures: 2 + rng.below(5) as u32,
-        // A node that has not written back by then adds what it has not: no bound of a share.
+        // A node that has not written back within this time exceeds its share by the admissions that are missing.
         write_back: ms(20_000),
         ..FailoverOptions::default()
     };
@@ -236,7 +239,8 @@ async fn break_links(cluster: Cluster, options: &FailoverOptions, rng: &mut Rng)
         let lasts = ms(if rng.below(3) == 0 { 1 + rng.below(30) } else { 30 + rng.below(1_500) });
         what.push(format!("{fault:?} for {lasts:?}"));
         let outage = cluster.suffer(fault, lasts).await;
-        // If the next fault begins while nodes return, one of them may be alone again: its share is granted in any case.
+        // If the next fault begins while nodes return, one node may decide alone again: the bound always includes its
+        // share.
         if let Some(outage) = outage.filter(|_| rng.below(3) > 0) {
             cluster.wait_until_answered(outage.back).await;
             outages.push(outage);
@@ -250,7 +254,7 @@ async fn break_links(cluster: Cluster, options: &FailoverOptions, rng: &mut Rng)
     run.check_bounds(&what.join(", "), key)
 }
 
-/// A clock of the server that is set back or ahead, while it answers.
+/// The server's clock is set back or ahead while the server answers.
 async fn set_clock(cluster: Cluster, rng: &mut Rng) -> String {
     let by = 100 + rng.below(3_000) as i64;
     let by = if rng.below(2) == 0 { by } else { -by };
@@ -263,7 +267,7 @@ async fn set_clock(cluster: Cluster, rng: &mut Rng) -> String {
     let calls = cluster.finish().await;
     let most = peak(&calls, key, quota(key).window().get(), |call| call.at);
     assert!(most <= quota(key).capacity(), "{what}: {most} in a window of the server's clock");
-    // Windows end early by the jump.
+    // Windows end earlier, by the length of the jump.
     let parts: [Vec<CallRecord>; 2] = if by > 0 {
         let (before, rest) = calls.into_iter().partition(|call| call.answered < stepped);
         let rest: Vec<CallRecord> = rest;
@@ -317,7 +321,7 @@ fn random_faults_stay_within_the_bounds() {
     );
 }
 
-/// A seed has the same run every time, so a failure can be repeated.
+/// Each run of a seed is the same, so a failure can be repeated.
 #[test]
 fn seed_decides_the_run() {
     for seed in [3, 11, 12] {

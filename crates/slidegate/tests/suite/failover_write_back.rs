@@ -12,7 +12,8 @@ use slidegate_testkit::{Flavour, RedisServer};
 
 use crate::deployment::{ms, soon};
 
-/// Every way to count, each under its own key. So slow that nothing leaves and no permit refills during a test.
+/// Every way to count, each under its own key. Windows are so long that nothing expires and no permit refills during a
+/// test.
 pub(crate) fn ways() -> Vec<Check> {
     let monthly = |limit| Quota::new(limit, Duration::from_secs(30 * 86_400)).unwrap();
     let quota = || monthly(1_000);
@@ -48,7 +49,8 @@ pub(crate) async fn used(failover: &Failover) -> Vec<u64> {
     used
 }
 
-/// `times` of each way, and of the second half of them three permits; the source of all.
+/// Acquires `times` times under each key: one permit in the first half, three in the second. Returns the source of the
+/// decisions.
 async fn admit(failover: &Failover, times: u64) -> Source {
     let mut source = Source::Store;
     for n in 0..times {
@@ -100,7 +102,7 @@ async fn comes_back(name: &str, server: RedisServer) {
         back(&failover, outages).await;
         assert_eq!(used(&failover).await, before, "{name}, after {outages} outages");
     }
-    // What was admitted without the server joins the rest, once.
+    // Admissions that were made without the server are added once.
     killed(&server).await;
     given_up(&failover, 3).await;
     assert_eq!(admit(&failover, 10).await, Source::Local);
@@ -113,7 +115,8 @@ async fn comes_back(name: &str, server: RedisServer) {
     restarted(&server).await;
     back(&failover, 4).await;
     let mut last = used(&failover).await;
-    // Not yet: a local decision may be dated in the next slice, which is written again to a server that kept it.
+    // A time-slice is not exact yet: a local decision may get the instant of the next slice, which is written again to
+    // a server that kept it.
     let sliced = last.remove(2);
     assert!(sliced == 120 || sliced == 140, "{name}: {sliced}");
     assert_eq!(last, [120; 6], "{name}");
@@ -138,7 +141,8 @@ async fn intact_state_is_not_written_twice() {
     comes_back("kept", RedisServer::with(Flavour::Redis7, &keeps, &[])).await;
 }
 
-/// Each slice is a sum of its own: what two nodes admitted in it is written back, also if every slice has the same sum.
+/// Each slice has its own sum: the admissions of two nodes in it are written back, even if every slice has the same
+/// sum.
 #[tokio::test]
 async fn equal_slices_of_two_nodes_are_written_back() {
     let server = Arc::new(RedisServer::start(Flavour::Redis7));

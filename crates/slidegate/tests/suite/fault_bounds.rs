@@ -22,7 +22,7 @@ pub(crate) struct Outage {
     /// Time from which the server could be reached again.
     pub back: u64,
     /// True if all nodes had given the server up at that moment, and none has more callers than calls in flight. Then
-    /// they return together. A server that is only slow answers now and then.
+    /// they return together. A slow server answers some calls.
     pub given_up: bool,
 }
 
@@ -47,13 +47,13 @@ struct Admission {
 
 /// One outage, as far as it concerns one key.
 struct Episode {
-    /// The last time that the server decided on the key before it was gone.
+    /// Time of the last decision of the server on the key before the outage.
     went: u64,
     /// Time until which each node certainly decided alone.
     ends: Vec<u64>,
-    /// Nodes that had already waited in vain when the server went: their share is counted from then.
+    /// Nodes that had already waited in vain when the server went away: their share counts from that wait on.
     early: BTreeSet<usize>,
-    /// Bound that the table grants to a key below its limit: what a node did not know of, up to its share.
+    /// Bound that the table grants to a key below its limit: permits that a node did not know of, up to its share.
     unknown: u64,
 }
 
@@ -64,7 +64,7 @@ struct Bound {
     /// Shares of the nodes with stray admissions.
     shares: u64,
     unknown: u64,
-    /// Late answers around the turn of a fixed window, which may count in the next one instead.
+    /// Late answers around the end of a fixed window, which may count in the next window instead.
     late: u64,
     /// Error around an outage of algorithms that keep sums: permits that a node writes back late may count too little
     /// by the permits that other nodes have admitted since.
@@ -77,18 +77,19 @@ impl Bound {
     }
 }
 
-/// The clocks of callers and of servers on one machine agree as well as this.
+/// Largest difference between the clocks of callers and of servers on one machine.
 const CLOCKS: u64 = 5_000;
 
 impl Run<'_> {
-    /// Asserts what the table says of each key. Prints the most that was in a window, its bound, and how many were stray.
+    /// Asserts the bounds of the table for each key. Prints the most permits in a window, their bound, and the number
+    /// of stray admissions.
     pub(crate) fn assert_bounds(&self, what: &str, keys: &[u64]) {
         for &key in keys {
             eprintln!("{}", self.check_bounds(what, key));
         }
     }
 
-    /// Asserts what the table says of one key. Returns the figures.
+    /// Asserts the bounds of the table for one key. Returns the figures.
     pub(crate) fn check_bounds(&self, what: &str, key: u64) -> String {
         let episodes: Vec<Episode> = self.outages.iter().map(|outage| self.episode(key, outage)).collect();
         let all = self.admissions(key, &episodes);
@@ -138,7 +139,8 @@ impl Run<'_> {
         self.calls.iter().filter(move |call| call.key == key && call.node == node)
     }
 
-    /// Returns true if the node waited for the store before it decided alone. Then the store may have admitted it, any time since.
+    /// Returns true if the node waited for the store before it decided alone. Then the store may have admitted the
+    /// request at any time since.
     fn waited(&self, call: &CallRecord) -> bool {
         call.source != Source::Store && call.answered - call.started >= micros(self.deadline) * 4 / 5
     }
@@ -165,7 +167,7 @@ impl Run<'_> {
             {
                 early.insert(node);
             }
-            // The node's own reckoning begins with its first decision without the store.
+            // The node's share counts from its first decision without the store.
             let first = own().filter(alone).find(|call| call.answered >= went);
             let since = first.map_or(outage.until, |call| call.answered) + CLOCKS;
             let answers: Vec<&CallRecord> =
@@ -217,7 +219,7 @@ impl Run<'_> {
             let within = all[i..].iter().take_while(|admission| admission.from < end);
             let most =
                 within.filter(|admission| admission.to < end).map(|admission| admission.call.cost).sum();
-            // What was admitted too much in the window before is replaced as it leaves.
+            // Excess admissions of the previous window are replaced by new admissions as they leave.
             let near = |from: u64, to: u64| to + window > start && from < end;
             let strays = all.iter().filter(|admission| admission.stray && near(admission.from, admission.to));
             let strays: BTreeSet<usize> = strays.map(|admission| admission.call.node).collect();
@@ -237,7 +239,7 @@ impl Run<'_> {
         (0..all.len()).map(of).collect()
     }
 
-    /// The most permits that one node admitted alone, in any window.
+    /// Returns the most permits that one node admitted alone in any window.
     fn local_in_a_window(&self, key: u64, all: &[Admission]) -> u64 {
         let of_node = |node: usize| {
             let own: Vec<Admission> = all
@@ -265,8 +267,9 @@ fn describe(all: &[Admission], i: usize, window: u64) -> String {
     format!(" from {start}{}", lines.collect::<String>())
 }
 
-/// Keys that were over their limit in some window, with the most in it and the limit: by the instants of the decisions, or
-/// as the callers saw it. For runs in which no node decides alone while the server decides for others.
+/// Returns the keys that were over their limit in some window, with the most permits and the limit: by the instants of
+/// the decisions, or by the clock of the callers. For runs in which no node decides alone while the server decides for
+/// others.
 pub(crate) fn over(calls: &[CallRecord], keys: &[u64]) -> Vec<(u64, u64, u64)> {
     let of = |&key: &u64| {
         let run = Run { calls, nodes: 1, deadline: Duration::MAX, in_flight: 0, outages: &[] };
@@ -282,7 +285,7 @@ pub(crate) fn over(calls: &[CallRecord], keys: &[u64]) -> Vec<(u64, u64, u64)> {
     keys.iter().map(of).filter(|(_, most, limit)| most > limit).collect()
 }
 
-/// The shares of `some` of `nodes` nodes together, those with the largest.
+/// Returns the sum of the `some` largest shares of `nodes` nodes.
 fn shares(limit: u64, nodes: usize, some: usize) -> u64 {
     let (nodes, some) = (nodes as u64, some as u64);
     limit / nodes * some + some.min(limit % nodes)

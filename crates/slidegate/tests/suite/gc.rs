@@ -14,7 +14,7 @@ use crate::audit_healthy::{is_well, patient, patient_store};
 use crate::conformance::Rng;
 use crate::oracle::Oracle;
 
-/// All of it, from the first step to the last.
+/// Runs a whole garbage collection, from the first step to the last.
 pub(crate) async fn clean_all(store: &RedisStore, count: usize) -> GcReport {
     let mut all = GcReport::default();
     let mut cursor = 0;
@@ -51,8 +51,8 @@ fn quotas(millis: u64) -> Vec<(Quota, Encoding)> {
     ]
 }
 
-/// Keys are used and idle by turns, and collected at any moment: the decisions are those of the algorithm without
-/// garbage collection. A key may be dropped as soon as no entry of it counts.
+/// Keys are used and idle in turns, and garbage is collected at any moment. The decisions are those of the algorithm
+/// without garbage collection. A key may be dropped as soon as no entry of it counts.
 #[tokio::test]
 async fn gc_changes_no_decision() {
     for (flavour, seed) in [(Flavour::Redis62, 1), (Flavour::Redis7, 2), (Flavour::Valkey9, 3)] {
@@ -103,7 +103,7 @@ async fn gc_changes_no_decision() {
     }
 }
 
-/// Leaves a key of each kind, with notes, that stopped counting.
+/// Writes a key of each kind, with notes, whose entries no longer count.
 async fn leave_some(store: &RedisStore, name: &str, millis: u64) -> usize {
     let mut keys = 0;
     for (i, (quota, encoding)) in quotas(millis).into_iter().enumerate() {
@@ -111,7 +111,7 @@ async fn leave_some(store: &RedisStore, name: &str, millis: u64) -> usize {
         let checks = Checks::one(Check { encoding, ..Check::new(key, quota, 2) }).unwrap();
         let named = checks.clone().with_id(RequestId::new("a").unwrap());
         store.admit(&[checks.clone(), named, checks]).await.unwrap();
-        // Windows have their notes apart.
+        // A window has a separate key for its notes.
         keys += if i < 4 { 2 } else { 1 };
     }
     keys
@@ -137,14 +137,14 @@ async fn keys_without_expiry_are_dropped_or_given_one() {
         let again = clean_all(&store, 100).await;
         assert_eq!((again.looked, again.expiries, again.freed_bytes), (keys, 0, 0));
         server.run("FLUSHALL");
-        // Nothing of these counts any more.
+        // No entry of these keys counts any more.
         leave_some(&store, "idle", 5).await;
         let keys = persist();
         tokio::time::sleep(Duration::from_millis(60)).await;
         let cleaned = clean_all(&store, 100).await;
         assert_eq!((cleaned.dropped, cleaned.expiries, size(&server)), (keys, 0, 0), "{cleaned:?}");
         assert!(cleaned.freed_bytes > 50 * keys, "{cleaned:?}");
-        // Notes without what they are about.
+        // Notes whose admissions are gone.
         leave_some(&store, "notes", 3_600_000).await;
         for (i, name) in [(0, ""), (1, ":log"), (2, "")] {
             let name = format!("sg:{{notes:n={i}}}{name}");
@@ -155,7 +155,7 @@ async fn keys_without_expiry_are_dropped_or_given_one() {
             }
         }
         let cleaned = clean_all(&store, 100).await;
-        assert_eq!((cleaned.dropped, size(&server)), (2, 6), "those with an expiry go by themselves");
+        assert_eq!((cleaned.dropped, size(&server)), (2, 6), "keys with an expiry are left to Redis");
         server.run("FLUSHALL");
     }
 }
@@ -228,16 +228,16 @@ async fn foreign_keys_are_left_alone() {
     };
     let what = dump();
     let cleaned = clean_all(&store, 2).await;
-    // The notes beside a foreign key may be our own: the store cannot know.
+    // The store cannot know whether the notes beside a foreign key are its own, so it keeps them.
     let expected = foreign.len() as u64 - 1 + 1;
     assert_eq!((cleaned.foreign, cleaned.looked), (expected, foreign.len() as u64 + 1), "{cleaned:?}");
     assert_eq!((cleaned.dropped, cleaned.trimmed, cleaned.expiries, cleaned.freed_bytes), (0, 0, 0, 0));
     assert_eq!((dump() == what, size(&server)), (true, before));
-    // Nor are they listed as something that breaks the list.
+    // Foreign keys do not break the listing of keys.
     assert!(store.keys(0, 1_000).await.unwrap().keys.len() > 5);
 }
 
-/// When memory is full, cleaning and auditing work: cleaning is what frees memory.
+/// Cleaning and auditing work when memory is full, because cleaning frees memory.
 #[tokio::test]
 async fn gc_and_audit_work_on_a_full_server() {
     for flavour in Flavour::ALL {
@@ -246,7 +246,7 @@ async fn gc_and_audit_work_on_a_full_server() {
     }
 }
 
-/// False if the machine was so slow that nothing of the busy key counted any more when it was cleaned.
+/// False if the machine was so slow that no entry of the busy key counted any more when it was cleaned.
 async fn fill_and_clean(server: &RedisServer, flavour: Flavour) -> bool {
     server.run("FLUSHALL");
     let options = RedisOptions { expire_buffer: Duration::ZERO, ..patient(server) };
@@ -300,7 +300,7 @@ async fn gc_works_in_a_cluster() {
     assert_eq!((memory.len(), memory.iter().map(|server| server.keys).sum::<u64>()), (3, keys));
     let weight = store.weigh(10_000).await.unwrap();
     assert_eq!((weight.keys, weight.sampled, weight.rules.len()), (keys, keys, 40));
-    // One that lost its expiry, wherever it is.
+    // A key that lost its expiry, on any node of the cluster.
     let key = Key::new("counts7", [("n", "0")]);
     let name = format!("sg:{{{key}}}");
     cluster.node(cluster.node_of_slot(cluster.slot_of(&name))).run(&format!("PERSIST {name}"));

@@ -37,7 +37,7 @@ async fn third_holder_waits_until_one_releases() {
     assert!(first.holds() && second.holds());
     let third = limiter.acquire(alice()).await.unwrap();
     assert_eq!((third.allowed(), third.denied_by(), third.holds()), (false, Some("at-once"), false));
-    // Without a release, a permit is free when the lease of the first one ends.
+    // Without a release, a permit is free when the lease of the first permit ends.
     assert_eq!(third.retry_after(), Micros::from_secs(30));
 
     let first = first.reservation().unwrap();
@@ -45,9 +45,9 @@ async fn third_holder_waits_until_one_releases() {
     assert_eq!(limiter.release(&first).await.unwrap(), Settled::Already);
     let third = limiter.acquire(alice()).await.unwrap();
     assert!(third.allowed());
-    assert_eq!(used(&third), [3, 2], "what was called stays called");
+    assert_eq!(used(&third), [3, 2], "a release does not refund the call");
 
-    // A refund gives back both.
+    // A refund returns the call and the held permit.
     assert_eq!(limiter.settle(&third.reservation().unwrap(), 0).await.unwrap(), Settled::Done);
     assert_eq!(used(&limiter.peek(alice()).await.unwrap()), [2, 1]);
 }
@@ -62,10 +62,10 @@ async fn extended_permit_is_kept_and_others_expire() {
         clock.advance(Micros::from_secs(20));
         assert_eq!(limiter.extend(&alive).await.unwrap(), Settled::Done);
     }
-    assert_eq!(used(&limiter.peek(alice()).await.unwrap())[1], 1, "the dead one's is back");
+    assert_eq!(used(&limiter.peek(alice()).await.unwrap())[1], 1, "the permit of the dead holder is free");
     assert_eq!(limiter.extend(&dead).await.unwrap(), Settled::Gone);
     assert_eq!(limiter.release(&dead).await.unwrap(), Settled::Gone);
-    // By the name that it was given at first.
+    // The first reservation still identifies the extended permit.
     assert_eq!(limiter.release(&alive).await.unwrap(), Settled::Done);
     assert_eq!(limiter.extend(&alive).await.unwrap(), Settled::Already);
     assert_eq!(used(&limiter.peek(alice()).await.unwrap())[1], 0);
@@ -145,20 +145,24 @@ async fn the_life_of_a_permit<S: Store>(store: &S, clock: &impl Moves) {
     let other = admit(checks(2)).await.entry;
     clock.move_to(1_020 * SECOND);
     assert_eq!(correct(first, Correction::Extend).await, Settled::Done);
-    assert_eq!(correct(first, Correction::Extend).await, Settled::Done, "twice in one instant");
-    // Asked again, it is the same permit under the same name.
+    assert_eq!(correct(first, Correction::Extend).await, Settled::Done, "two extensions at one instant");
+    // A repeated request gets the same permit with the same reservation.
     assert_eq!(admit(named()).await.entry, first);
     clock.move_to(1_031 * SECOND);
     assert_eq!(used().await, 1, "the other was not extended");
     assert_eq!(correct(other, Correction::Extend).await, Settled::Gone);
-    // Its id is known for a window from its admission; then it is another request.
+    // The request id is remembered for one window after its admission. After that it is a new request.
     let again = admit(named()).await.entry;
     assert_ne!(again, first);
     assert_eq!(used().await, 2);
     assert_eq!(correct(again, Correction::Cost(0)).await, Settled::Done);
-    assert_eq!(correct(again, Correction::Extend).await, Settled::Already, "what was given back");
+    assert_eq!(
+        correct(again, Correction::Extend).await,
+        Settled::Already,
+        "a returned permit cannot be extended"
+    );
 
-    // Who says that it cost more does not make it more, and one that never was is none.
+    // A false cost in an entry changes nothing, and an entry that was never admitted is not extended.
     clock.move_to(1_032 * SECOND);
     assert_eq!(correct(Entry { cost: 1_000, ..first }, Correction::Extend).await, Settled::Done);
     assert_eq!(used().await, 1);
@@ -170,7 +174,7 @@ async fn the_life_of_a_permit<S: Store>(store: &S, clock: &impl Moves) {
     assert_eq!(correct(first, Correction::Cost(0)).await, Settled::Done);
     assert_eq!(correct(first, Correction::Cost(0)).await, Settled::Already);
     assert_eq!(used().await, 0);
-    assert_eq!(admit(checks(3)).await.used, 3, "all of them are there again");
+    assert_eq!(admit(checks(3)).await.used, 3, "all permits are free again");
 }
 
 #[tokio::test]

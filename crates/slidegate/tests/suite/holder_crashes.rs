@@ -42,8 +42,8 @@ async fn correct<S: Store>(store: &S, entry: Entry, correction: Correction) -> (
     (receipt.at.get(), receipt.settled[0] == Settled::Done)
 }
 
-/// Acquires, extends and releases permits, or forgets to release them, without end. Each line is printed at once:
-/// `what name instant`, after the event, or before an event that may be the last.
+/// Acquires, extends and releases permits, or forgets to release them, in an endless loop. Prints each event at once as
+/// `what name instant`: after the event, or before it if the process may die during it.
 async fn hold<S: Store>(store: &S, task: &str, seed: u64, say: impl Fn(String)) {
     let mut rng = Rng::new(seed);
     for turn in 0.. {
@@ -101,7 +101,7 @@ impl Hold {
     }
 }
 
-/// Process or thread: its start, and the time by which it was dead.
+/// Times of a process or thread: its start, and an instant at which it was certainly dead.
 struct Lifetime {
     started: u64,
     died: u64,
@@ -152,7 +152,7 @@ impl Story {
     fn most(&self) -> i64 {
         let ends = |hold: &Hold| [(hold.from, 1), (hold.surely_until(), -1)];
         let mut changes: Vec<(u64, i64)> = self.holds.values().flat_map(ends).collect();
-        // What ends at an instant makes room at it.
+        // A permit that ends at an instant is free at that instant.
         changes.sort_unstable();
         let sums = changes.iter().scan(0, |now, (_, change)| {
             *now += change;
@@ -208,7 +208,7 @@ impl Story {
             self.lifetimes.len(),
             self.looks.len()
         );
-        assert_eq!(most, LIMIT as i64, "never more, and the limit is reached");
+        assert_eq!(most, LIMIT as i64, "the limit is reached and never exceeded");
         assert!(self.holds.len() > 40 && extended > 20 && calm > 50);
     }
 }
@@ -223,7 +223,7 @@ async fn watch<S: Store>(store: &S, stop: &AtomicBool) -> Vec<(u64, u64)> {
     looks
 }
 
-/// One lease after the last death, by the clock of the store, all permits can be had again.
+/// One lease after the last death, by the clock of the store, all permits are free again.
 async fn all_back<S: Store>(store: &S, dead: u64) {
     until("a lease has passed", async || look(store).await.0 >= dead + LEASE).await;
     let check = Check { cost: LIMIT, ..checks().as_slice()[0].clone() };
@@ -243,11 +243,11 @@ fn live<S: Store + Sync, L>(
     end: impl Fn(L),
 ) -> (Vec<Lifetime>, Vec<(u64, u64)>) {
     let stop = AtomicBool::new(false);
-    // One runtime for all, so that a connection outlives the thread that opened it.
+    // All threads share one runtime, so that a connection outlives the thread that opened it.
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     let mut rng = Rng::new(11);
     let now = || runtime.block_on(look(store)).0;
-    // Asked twice: the first answer may overtake a call that the dead one had sent, the second may not.
+    // Reads the time twice: the first answer may overtake a call that the dead process had sent, the second cannot.
     let after_death = || now().max(now());
     std::thread::scope(|scope| {
         let watcher = scope.spawn(|| runtime.block_on(watch(store, &stop)));
@@ -337,7 +337,7 @@ fn killed_processes_free_their_permits_within_a_lease() {
     Story::new(lines.into_iter(), lifetimes, looks).check("four processes on Redis");
 }
 
-/// In memory a holder dies with its thread: at any step, nothing is released.
+/// In memory a holder dies with its thread, at any step, and releases nothing.
 #[test]
 fn dead_threads_free_their_permits_within_a_lease() {
     let store = MemoryStore::new();

@@ -67,7 +67,7 @@ async fn ordinary(failover: Failover, caller: u64, signals: Arc<Signals>) -> Vec
     records
 }
 
-/// The most that was admitted in any window of one key.
+/// Returns the most permits admitted in any window of one key.
 fn most_in_a_window(records: &[CallRecord]) -> u64 {
     let mut keys: HashMap<u64, Vec<u64>> = HashMap::new();
     for record in records.iter().filter(|record| record.allowed) {
@@ -84,7 +84,7 @@ fn most_in_a_window(records: &[CallRecord]) -> u64 {
     most
 }
 
-/// The longest script calls: microseconds and what each began with.
+/// Returns the longest script calls: their microseconds and the start of each command.
 fn slowest(server: &RedisServer) -> Vec<(u64, String)> {
     let found: Vec<Vec<redis::Value>> =
         redis::cmd("SLOWLOG").arg("GET").arg(-1).query(&mut server.client()).unwrap();
@@ -106,7 +106,7 @@ fn slowest(server: &RedisServer) -> Vec<(u64, String)> {
     calls
 }
 
-/// One hostile client: everything that made a call long, again and again.
+/// One hostile client, which repeats every kind of call that was once slow.
 async fn hostile(failover: Failover, server: Arc<RedisServer>, n: u64, rounds: u64) -> u64 {
     let (hour, minute) = (Duration::from_secs(3_600), Duration::from_secs(60));
     let redis: RedisStore = failover.store().clone();
@@ -147,11 +147,11 @@ async fn hostile(failover: Failover, server: Arc<RedisServer>, n: u64, rounds: u
                     failover.admit(&[checks]).await.unwrap();
                     calls += 1;
                 }
-                // Ids, so that notes are written.
+                // Requests with ids, so that notes are written.
                 let id = RequestId::new(&format!("{round}-{i}")).unwrap();
                 failover.admit(&[with_cost(&expired, 1).with_id(id)]).await.unwrap();
                 failover.admit(&[with_cost(&alike, 1)]).await.unwrap();
-                // A batch over all of them.
+                // A batch over all of these keys.
                 let batch: Vec<Checks> = [&full, &attempts, &expired, &alike]
                     .into_iter()
                     .cycle()
@@ -162,7 +162,8 @@ async fn hostile(failover: Failover, server: Arc<RedisServer>, n: u64, rounds: u
                 failover.admit(&batch).await.unwrap();
                 calls += 3;
             }
-            // Refunds from the second newest down, and then of the newest: what is the newest now?
+            // Refunds the second newest entry and older ones, and then the newest: now the script must search for the
+            // newest entry that is left.
             let settle = async |at: u64, cost: u64, to: u64| {
                 let entry = slidegate::store::Entry { at: Micros::new(at), seq: 0, cost };
                 let correction = Correction::Cost(to);
@@ -206,7 +207,7 @@ async fn hostile(failover: Failover, server: Arc<RedisServer>, n: u64, rounds: u
 async fn hostile_client_does_not_slow_down_other_clients() {
     let n = number("HOSTILE_ENTRIES", 20_000);
     let rounds = number("HOSTILE_ROUNDS", 1);
-    // A busy machine is not a hostile client: the default deadline is for the soak.
+    // A longer deadline than the default, because the machine may be busy; the soak uses the default.
     let deadline = Duration::from_millis(number("HOSTILE_DEADLINE_MS", 1_000));
     let most = number("HOSTILE_MOST_US", 0);
     let slow = ["--slowlog-log-slower-than", "500", "--slowlog-max-len", "100000"];
@@ -218,7 +219,7 @@ async fn hostile_client_does_not_slow_down_other_clients() {
         .map(|caller| tokio::spawn(ordinary(failover.clone(), caller, Arc::clone(&signals))))
         .collect();
     let calls = hostile(failover.clone(), Arc::clone(&server), n, rounds).await;
-    until("the others reach their limits", async || signals.denied.load(Ordering::Relaxed)).await;
+    until("the ordinary callers reach their limits", async || signals.denied.load(Ordering::Relaxed)).await;
     signals.stop.store(true, Ordering::Relaxed);
     let mut records = Vec::new();
     for caller in callers {

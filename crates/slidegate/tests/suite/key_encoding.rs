@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use proptest::prelude::*;
 use slidegate::{Key, Quota, Request, Rule, Rules, bounds::MAX_PLAIN_VALUE};
 
-/// Texts made of what the encoding treats specially.
+/// Texts made of the characters that the encoding escapes.
 fn nasty() -> impl Strategy<Value = String> {
     let pieces = prop_oneof![
         Just(":".to_owned()),
@@ -59,7 +59,7 @@ proptest! {
         }
     }
 
-    /// The slot is made of the tag alone: one pair of braces, in front.
+    /// Only the tag determines the slot: it is in the only pair of braces, at the start.
     #[test]
     fn values_do_not_change_the_slot(tenant in nasty(), user in nasty(), other in nasty()) {
         let key = |rule, user: &str| Key::tagged(("t", &tenant), rule, [("u", user)]);
@@ -74,7 +74,7 @@ proptest! {
         prop_assert_eq!(elsewhere.tag() == key("a", &user).tag(), tenant == other);
     }
 
-    /// A rule writes what its keys have in common once, and every key as if it were alone.
+    /// A rule writes the common part of its keys once, and the result equals keys that are built one by one.
     #[test]
     fn rule_keys_equal_keys_built_one_by_one(
         name in "[a-z][a-z._/-]{0,30}",

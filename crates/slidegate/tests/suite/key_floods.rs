@@ -1,7 +1,7 @@
 //! Tests floods of key names against a full memory store, for each `OnFull` policy.
 //!
-//! `SLIDEGATE_FLOOD_KEYS=1000000 cargo test --release -p slidegate --test suite key_floods:: -- --nocapture --test-threads=1` is the
-//! full size; `scripts/soak.sh flood` runs it.
+//! `SLIDEGATE_FLOOD_KEYS=1000000 cargo test --release -p slidegate --test suite key_floods:: -- --nocapture
+//! --test-threads=1` runs the full size, as `scripts/soak.sh flood` does.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -49,7 +49,7 @@ fn fill(store: &MemoryStore<ManualClock>, max_keys: usize) {
     }
 }
 
-/// The store is full when the account is first tried, so the account is the youngest key.
+/// The store is full at the first login of the account, so the account is the youngest key.
 #[test]
 fn new_key_names_do_not_reset_a_login_guard() {
     let clock = ManualClock::at(Micros::from_secs(1_000_000));
@@ -67,7 +67,8 @@ fn new_key_names_do_not_reset_a_login_guard() {
     assert!(allowed <= 3, "{allowed} logins in an hour, of 3");
 }
 
-/// Instants of the last admissions of each key, as many as its limit: one window is over if the oldest of them still counts.
+/// Instants of the last admissions of each key, as many as its limit. A new admission exceeds the limit if the oldest
+/// of them still counts.
 struct Replay {
     limit: usize,
     window: u64,
@@ -98,8 +99,8 @@ struct Flood {
     live: i64,
 }
 
-/// A hundred keys are used before the flood and during it. Then as many keys as the store holds arrive, and twice as many
-/// requests about random ones of four times that number.
+/// A hundred keys are used before the flood and during it. Then as many keys as the store holds arrive, and twice as
+/// many requests for random keys, out of four times that number.
 fn flood(on_full: OnFull, max_keys: usize) -> Flood {
     const VICTIMS: usize = 100;
     let before = live_bytes();
@@ -110,7 +111,7 @@ fn flood(on_full: OnFull, max_keys: usize) -> Flood {
     let mut victims = Replay::new(VICTIMS, 5, login_quota.window());
     let replays = live_bytes() - before;
     let mut rng = Rng::new(1);
-    // The flood lasts one and a half windows. In each are more keys than the store holds.
+    // The flood lasts one and a half windows. Each window has more keys than the store holds.
     let requests = 3 * max_keys as u64;
     for n in 0..requests {
         if n % 16 == 0 {
@@ -120,7 +121,7 @@ fn flood(on_full: OnFull, max_keys: usize) -> Flood {
             }
         }
         let name = if n < max_keys as u64 { n } else { rng.below(names as u64) };
-        // Some take turns with a key of their own, to be forgotten and start again.
+        // Each name takes turns with one of 64 keys, which may be forgotten and start again.
         for name in [name, n % 64] {
             if one(&store, &key("flood", &name.to_string()), quota, 1).outcome == Outcome::Charged {
                 flood.admitted(name as usize, clock.now());
@@ -173,7 +174,10 @@ fn key_flood_is_never_admitted_over_its_limits() {
             OnFull::Share => assert!(stats.shared > 0 && stats.shared_counters > 0, "{stats:?}"),
             OnFull::Deny => assert!(stats.denied_full > 0 && stats.shared == 0, "{stats:?}"),
             OnFull::Evict => {
-                assert!(flood.over > 0 && stats.evicted > 0, "the flood finds the fault of this policy");
+                assert!(
+                    flood.over > 0 && stats.evicted > 0,
+                    "the test detects that this policy forgets keys"
+                );
                 continue;
             }
         }
@@ -211,7 +215,7 @@ fn quota(n: u64, rng: &mut Rng) -> Quota {
 }
 
 struct Outcomes {
-    /// Checks that the store charged and an exact count of the key alone would not have.
+    /// Checks that the store charged although an exact count of the key would have denied them.
     over: u64,
     charged: u64,
     denied: u64,
@@ -220,8 +224,8 @@ struct Outcomes {
     stats: MemoryStats,
 }
 
-/// Random operations on more keys than the store holds. Each key also has a count of its own, which records what the store
-/// says it charged.
+/// Random operations on more keys than the store holds. Each key also has a model, which records the charges that the
+/// store reported.
 fn play(on_full: OnFull, seed: u64, operations: u64) -> Outcomes {
     const KEYS: u64 = 120;
     let (clock, store) = store(20, on_full);
@@ -231,7 +235,7 @@ fn play(on_full: OnFull, seed: u64, operations: u64) -> Outcomes {
     let mut entry_by_number: HashMap<(u64, Micros, u64), Entry> = HashMap::new();
     let mut out =
         Outcomes { over: 0, charged: 0, denied: 0, repeated: 0, settled: 0, stats: MemoryStats::default() };
-    // Kinds are mixed within a rule.
+    // Keys of one rule have different kinds of quotas.
     let name = |n: u64| key(&format!("r{}", n / 8 % 3), &n.to_string());
     for _ in 0..operations {
         clock.advance(Micros::new(match rng.below(200) {
@@ -337,11 +341,11 @@ fn shared_counters_are_never_looser_than_exact_counts() {
             _ => assert!(out.stats.denied_full > 10_000, "{:?}", out.stats),
         }
     }
-    // The same operations find the fault of a store that forgets.
+    // The same operations detect a store that forgets keys.
     assert!(play(OnFull::Evict, 1, 20_000).over > 0);
 }
 
-/// Two keys that one shared counter counts.
+/// Returns two keys that share a counter.
 fn neighbours(store: &MemoryStore<ManualClock>, rule: &str, quota: Quota) -> (Key, Key) {
     let first = key(rule, "first");
     let used = |key: &Key| store.inspect(key).now_or_never().unwrap().unwrap().map_or(0, |seen| seen.used);
@@ -368,7 +372,7 @@ fn request_ids_are_per_key_in_a_shared_counter() {
     let again = admit(&store, &checks(&first)).verdicts[0];
     assert_eq!((again.entry, again.used), (charged.entry, 1), "a retry is not charged again");
     let other = admit(&store, &checks(&second)).verdicts[0];
-    assert_eq!((other.outcome, other.used), (Outcome::Charged, 2), "another key is");
+    assert_eq!((other.outcome, other.used), (Outcome::Charged, 2), "another key is charged");
 }
 
 #[test]
@@ -378,14 +382,15 @@ fn settlement_refunds_only_its_own_admission() {
     let quota = Quota::per_minute(10).unwrap();
     let (first, second) = neighbours(&store, "k", quota);
     let (a, b) = (one(&store, &first, quota, 3), one(&store, &second, quota, 4));
-    assert_eq!(b.used, 7, "both are counted in one counter");
+    assert_eq!(b.used, 7, "one counter counts both keys");
     clock.advance(Micros::from_secs(1));
     assert_eq!(settle(&store, &first, a.entry, Correction::Cost(0)), Settled::Done);
     assert_eq!(settle(&store, &first, a.entry, Correction::Cost(0)), Settled::Already);
     assert_eq!(one(&store, &second, quota, 0).used, 4);
     assert!(!store.reset(&second).now_or_never().unwrap().unwrap(), "a shared counter is not reset");
     assert_eq!(one(&store, &second, quota, 0).used, 4);
-    // A bucket may have refilled the refunded permits for other keys, and its keys may owe different amounts.
+    // A shared bucket settles nothing: it may have refilled the refunded permits for other keys, and its keys may owe
+    // different amounts.
     let bucket = quota.with_algorithm(Algorithm::TokenBucket { burst: 10 }).unwrap();
     let taken = one(&store, &first, bucket, 4);
     assert_eq!(taken.outcome, Outcome::Charged);
@@ -406,7 +411,7 @@ fn held_permits_in_a_shared_counter_are_extended_and_released() {
     clock.advance(Micros::from_secs(50));
     assert_eq!(settle(&store, &first, hold.entry, Correction::Extend), Settled::Done);
     clock.advance(Micros::from_secs(20));
-    assert_eq!(one(&store, &second, quota, 0).used, 1, "one is held, the other was not extended");
+    assert_eq!(one(&store, &second, quota, 0).used, 1, "one permit is held; the other was not extended");
     assert_eq!(settle(&store, &first, hold.entry, Correction::Cost(0)), Settled::Done);
     assert_eq!(one(&store, &second, quota, 0).used, 0);
 }
@@ -428,14 +433,14 @@ fn key_leaves_a_shared_counter_with_its_usage() {
     clock.advance(Micros::from_secs(20));
     store.sweep();
     assert_eq!(store.stats().keys, 8);
-    // The second has nothing in the shared counter, the first has.
+    // The shared counter has admissions of the first key, and none of the second.
     assert_eq!((one(&store, &second, quota, 1).used, store.stats().keys), (1, 9));
     assert_eq!(one(&store, &first, quota, 4).outcome, Outcome::Denied);
     assert_eq!((one(&store, &first, quota, 2).used, store.stats().keys), (9, 10));
     assert_eq!(
         one(&store, &first, quota, 2).outcome,
         Outcome::Denied,
-        "it is held now, with all it has used"
+        "the key now has its own counter, with all its used permits"
     );
     clock.advance(Micros::from_secs(3_600));
     store.sweep();
@@ -457,14 +462,14 @@ fn full_store_denies_new_keys_until_there_is_room() {
     assert!(denied.retry_after > Micros::ZERO && denied.retry_after <= Micros::from_secs(1));
     let peek = Checks::one(Check::new(new.clone(), hour, 1)).unwrap().peek();
     assert_eq!(admit(&store, &peek).verdicts[0].outcome, Outcome::Denied);
-    assert_eq!(one(&store, &new, hour, 0).used, 0, "a request for nothing needs no room");
+    assert_eq!(one(&store, &new, hour, 0).used, 0, "a request for 0 permits needs no room");
     assert_eq!(one(&store, &new, hour, 6).outcome, Outcome::Impossible);
-    // Keys that are held go on.
+    // Keys that the store holds are still decided.
     assert_eq!(one(&store, &key("k", "1"), hour, 1).used, 2);
     let stats = store.stats();
     assert_eq!((stats.keys, stats.denied_full, stats.evicted), (16, 1, 0));
     clock.advance(Micros::from_secs(60));
-    assert_eq!(one(&store, &new, hour, 1).outcome, Outcome::Charged, "one of the sixteen is idle");
+    assert_eq!(one(&store, &new, hour, 1).outcome, Outcome::Charged, "one of the sixteen keys is idle");
     assert_eq!(store.stats().keys, 16);
 }
 
@@ -485,7 +490,7 @@ fn keys_of_one_batch_do_not_evict_each_other() {
     }
 }
 
-/// Clients choose windows by ad-hoc limits.
+/// Clients choose the windows of ad-hoc limits.
 #[test]
 fn number_of_shared_counters_is_bounded() {
     let (_, store) = store(64, OnFull::Share);

@@ -33,7 +33,7 @@ fn checks(limit: u64, permits: u32, cost: u64) -> Checks {
     Checks::one(check(limit, permits, cost)).unwrap()
 }
 
-/// Store that can be switched off for one node, as by a crash of the node: no later call arrives.
+/// Store that can be switched off for one node. That simulates a crash of the node: no later call arrives.
 #[derive(Clone)]
 struct SwitchableStore<S> {
     store: S,
@@ -43,7 +43,7 @@ struct SwitchableStore<S> {
 impl<S: Store> SwitchableStore<S> {
     fn check(&self) -> Result<(), Error> {
         match self.shut.load(Ordering::Relaxed) {
-            true => Err(Error::store(Fault::Unreachable, "it has crashed")),
+            true => Err(Error::store(Fault::Unreachable, "the node has crashed")),
             false => Ok(()),
         }
     }
@@ -73,7 +73,7 @@ struct Node {
     lease: Lease<SwitchableStore<MemoryStore<ManualClock>>>,
     shut: Arc<AtomicBool>,
     clock: ManualClock,
-    /// How its clock differs: by how much, and by how many parts of a million it is too fast.
+    /// Error of its clock: the offset, and by how many parts per million it runs too fast.
     offset: u64,
     drift: i64,
 }
@@ -122,7 +122,7 @@ impl Fixture {
     }
 
     async fn advance(&mut self, micros: u64) {
-        // In steps, so that sleeping tasks wake on time.
+        // Advances in steps, so that sleeping tasks wake on time.
         let mut left = micros;
         while left > 0 {
             let step = left.min(5_000);
@@ -142,14 +142,14 @@ impl Node {
     }
 }
 
-/// Lets what can go on go on.
+/// Lets every task run until it waits.
 async fn settle_down() {
     for _ in 0..12 {
         tokio::task::yield_now().await;
     }
 }
 
-/// The most that counts in any window: of what was not refunded by then.
+/// Returns the most permits in any window, without those that were refunded by then.
 fn peak(grants: &[Grant]) -> u64 {
     let mut peak = 0;
     for (last, grant) in grants.iter().enumerate() {
@@ -161,7 +161,7 @@ fn peak(grants: &[Grant]) -> u64 {
     peak
 }
 
-/// Random nodes with clocks of their own, which acquire, refund, pause, crash before they return permits, and join.
+/// Random nodes, each with its own clock, acquire, refund, pause, join, and crash before they return permits.
 #[tokio::test]
 async fn no_window_exceeds_its_limit() {
     let (mut leased, mut crashes, mut all, mut full) = (0, 0, 0, 0);
@@ -217,7 +217,7 @@ async fn no_window_exceeds_its_limit() {
         assert!(peak <= limit, "seed {seed}: {peak} of {limit}");
         full += u64::from(peak == limit);
         all += grants.len();
-        // Nobody keeps anything longer than its time.
+        // No node keeps a permit longer than the TTL of its lease.
         fixture.advance(TTL).await;
         let idle: u64 = fixture.nodes.iter().map(|node| node.lease.stats().idle).sum();
         assert_eq!(idle, 0, "seed {seed}");
@@ -259,13 +259,13 @@ async fn lease_follows_demand_and_returns_the_rest() {
         node.admit(std::slice::from_ref(&checks)).await.unwrap();
         settle_down().await;
     }
-    // Without demand the rest is returned when the slice ends.
+    // Without demand the node returns the unused permits when the slice ends.
     assert!(node.stats().idle > 0);
     fixture.advance(TTL).await;
     assert_eq!(node.stats().idle, 0);
     let inspection = fixture.store.inspect(&Key::new("hot", [])).await.unwrap().unwrap();
     assert_eq!(inspection.used, 4_009);
-    // Asked for less, it takes less.
+    // With less demand the node takes smaller leases.
     for _ in 0..40 {
         node.admit(std::slice::from_ref(&checks)).await.unwrap();
         settle_down().await;
@@ -304,7 +304,7 @@ async fn unused_permits_are_returned_on_shutdown() {
     assert_eq!((first.lease.stats().idle, left(40).await), (0, idle));
 }
 
-/// Redis whose clock stands still, and a manual clock that does too: no slice ends during the test.
+/// Redis with a stopped clock, and a manual clock: no slice ends during the test.
 fn stopped() -> (FakeTime, RedisServer, ManualClock) {
     let time = FakeTime::start();
     let server = time.stopped();
@@ -317,7 +317,7 @@ fn redis(server: &RedisServer, mode: RedisMode) -> RedisStore {
     RedisStore::with_options(&options).unwrap()
 }
 
-/// A permit out of a lease can be refunded like any other, and once.
+/// A permit of a lease can be refunded once, like any other permit.
 #[tokio::test]
 async fn leased_permits_can_be_settled() {
     let (_time, server, clock) = stopped();
@@ -333,8 +333,8 @@ async fn leased_permits_can_be_settled() {
 async fn handed_out_is_settled<S: Store + 'static>(lease: Lease<S>) {
     let limiter = Limiter::new(lease, Rules::new([rule(1_000, 100)]).unwrap());
     let (mut reservations, mut admitted) = (Vec::new(), 0);
-    // Three of eight: half of a lease must be used up before the next is taken, so none is on its way afterwards.
-    until("three permits came out of a lease", async || {
+    // Three of eight permits: the next lease is taken when half of one is used up, so no call is on its way.
+    until("three permits came from a lease", async || {
         let decision = limiter.acquire(Request::new([("a", "b")])).await.unwrap();
         admitted += 1;
         if decision.source() == Source::Lease {
@@ -347,7 +347,7 @@ async fn handed_out_is_settled<S: Store + 'static>(lease: Lease<S>) {
         let inspection = limiter.store().store().inspect(&Key::new("hot", [])).await.unwrap().unwrap();
         inspection.used
     };
-    // Giving back the rest changes nothing for the permits that were handed out.
+    // Returning the unused permits changes nothing for the permits that were granted.
     assert_eq!(limiter.store().stats().idle, 5);
     assert_eq!(used().await, admitted + 5);
     limiter.store().give_back().await;
@@ -359,7 +359,8 @@ async fn handed_out_is_settled<S: Store + 'static>(lease: Lease<S>) {
     }
 }
 
-/// Two rules with leases are handed out together or not at all; with another rule beside it, the store decides.
+/// Permits of two rules with leases are granted together or not at all. If a third rule has no lease, the store
+/// decides.
 #[tokio::test]
 async fn leases_cover_several_rules() {
     let hot = |name: &str| Check { key: Key::new(name, []), ..check(1_000, 64, 1) };
@@ -385,7 +386,7 @@ async fn leases_cover_several_rules() {
     }
 }
 
-/// Admission as a caller saw it. It was made after `started` and before `answered`.
+/// Admission as a caller saw it. The admission was made after `started` and before `answered`.
 struct Admission {
     started: u64,
     answered: u64,
@@ -423,7 +424,7 @@ async fn three_nodes_on_redis_stay_within_the_limit() {
                         let (answered, source) = (clock.now().get(), verdicts.source);
                         admissions.push(Admission { started, answered, source });
                     }
-                    // In bursts, so that some of a lease is given back.
+                    // Callers send bursts, so that part of a lease is returned.
                     if rng.below(50) == 0 {
                         tokio::time::sleep(Duration::from_millis(rng.below(60))).await;
                     }
@@ -443,7 +444,10 @@ async fn three_nodes_on_redis_stay_within_the_limit() {
     let peak = certain_peak(admissions);
     eprintln!("{all} admissions of 3 nodes, {leased} out of leases: at most {peak} of {limit} in any window");
     assert!(peak as u64 <= limit, "{peak} of {limit} in one window");
-    assert!(peak as u64 > limit / 2 && leased > all / 4, "it was not under load: {peak}, {leased} of {all}");
+    assert!(
+        peak as u64 > limit / 2 && leased > all / 4,
+        "the test had too little load: {peak}, {leased} of {all}"
+    );
 }
 
 /// A reset drops the leases of other nodes. Permits that those nodes return later are not subtracted from newer admissions.
@@ -461,16 +465,16 @@ async fn reset_drops_leases_of_other_nodes() {
         .await;
     };
     take().await;
-    // It subscribes with its first lease, which takes a moment.
-    until("the node hears of a reset", async || {
+    // The node subscribes with its first lease, and subscribing takes a moment.
+    until("the node is notified of a reset", async || {
         there.reset(&key).await.unwrap();
         here.stats().idle == 0
     })
     .await;
-    // A reset without a message: the permits that are given back were counted before it.
+    // A reset without a notification: the returned permits were counted before the reset.
     take().await;
     server.run("FLUSHALL");
-    // Still in the same slice. The instant of the first admission identifies a count.
+    // This is still the same slice. The instant of the first admission identifies a count.
     time.stop_at(1_001_000);
     for _ in 0..10 {
         there.store().admit(std::slice::from_ref(&checks)).await.unwrap();

@@ -119,7 +119,7 @@ async fn shadow_rule_counts_and_never_denies() {
             (false, Outcome::Denied, 1)
         ]
     );
-    // More than a shadow will ever allow is not an error either.
+    // A cost above the limit of a shadow rule is not an error either.
     assert!(limiter.acquire(Request::from("x").permits(2)).await.is_ok());
 }
 
@@ -152,12 +152,12 @@ async fn reserve_and_settle() {
     );
     assert_eq!(used().await, [350, 350]);
 
-    // What it really cost may be more than there was room for; it is owed.
+    // The actual cost may exceed the remaining permits. The excess counts as debt.
     let reservation = limiter.acquire(Request::from("x").permits(600)).await.unwrap().reservation().unwrap();
     assert_eq!(limiter.settle(&reservation, 900).await.unwrap(), Settled::Done);
     assert_eq!(used().await, [1_250, 1_250]);
 
-    // In the long window it can still be settled when the short one has forgotten it.
+    // When the admission has left the short window, it can still be settled in the long one.
     clock.advance(Micros::from_secs(60));
     assert_eq!(used().await, [0, 1_250]);
     let reservation = limiter.acquire(Request::from("x").permits(10)).await.unwrap().reservation().unwrap();
@@ -183,7 +183,7 @@ async fn the_same_id_is_charged_once() {
     limiter.acquire("x").await.unwrap();
     assert!(!limiter.acquire("x").await.unwrap().allowed());
     assert!(limiter.acquire(request()).await.unwrap().allowed());
-    // After a refund it is a request like any other.
+    // After a refund, the same id is a new request.
     limiter.settle(&first.reservation().unwrap(), 0).await.unwrap();
     assert_eq!(limiter.acquire(request()).await.unwrap().limits().next().unwrap().used(), 2);
 }
@@ -215,7 +215,7 @@ async fn until_ready_waits_exactly_retry_after() {
         let limiter = Arc::clone(&limiter);
         async move { limiter.until_ready("x", Duration::from_secs(60)).await.unwrap() }
     });
-    // One microsecond too early it still waits.
+    // One microsecond too early, the caller still waits.
     settle_down().await;
     clock.advance(Micros::new(6_999_999));
     settle_down().await;
@@ -275,7 +275,10 @@ async fn ad_hoc_buckets_are_bounded() {
         assert_eq!((limit.limit(), limit.remaining()), (2, remaining));
         assert_eq!(limit.key().as_str(), "ad-hoc:bucket=user123:window=1m");
     }
-    assert!(limiter.acquire(window(1)).await.unwrap().allowed(), "a window of that name is another count");
+    assert!(
+        limiter.acquire(window(1)).await.unwrap().allowed(),
+        "a window with the same name has a separate count"
+    );
     let denied = limiter.acquire(bucket(2)).await.unwrap();
     assert_eq!((denied.allowed(), denied.retry_after()), (false, Micros::from_secs(60)));
     for (request, message) in [
@@ -313,7 +316,7 @@ async fn new_rules_keep_counts_unless_window_or_algorithm_change() {
     limiter.set_rules(Rules::new([rule("r", 5, 30)]).unwrap());
     assert_eq!(used().await, 0, "a new window starts anew");
     limiter.set_rules(Rules::new([rule("r", 5, 60)]).unwrap());
-    assert_eq!(used().await, 4, "but looking alone forgets nothing");
+    assert_eq!(used().await, 4, "a peek with other rules forgets nothing");
     let bucket = |limit, burst| {
         let quota =
             Quota::per_minute(limit).unwrap().with_algorithm(Algorithm::TokenBucket { burst }).unwrap();
@@ -339,7 +342,7 @@ async fn inspect_and_reset() {
         seen.entries.iter().map(|e| (e.cost, e.leaves_after.ceil_secs())).collect();
     assert_eq!(entries, [(2, 50), (1, 60)]);
     assert_eq!(seen.reset_after, Micros::from_secs(60));
-    // What was taken back is not counted, though it is remembered that it was settled.
+    // A refunded admission is not counted, but the store remembers that it was settled.
     let other = Key::new("other", []);
     limiter.set_rules(Rules::new([rule("other", 5, 60)]).unwrap());
     let reservation = limiter.acquire("x").await.unwrap().reservation().unwrap();

@@ -77,7 +77,7 @@ async fn eviction_removes_flood_keys_before_older_keys() {
     for n in 0..20 {
         store.admit(&[checks(&format!("heavy{n}"), quota, 90)]).await.unwrap();
     }
-    // A single permit may be all that a key has: its flood may not push it out by taking more.
+    // The limit of a key may be a single permit: a flood with larger counts must not evict it.
     let one_an_hour = Quota::per_hour(1).unwrap();
     for n in 0..20 {
         store.admit(&[checks(&format!("light{n}"), one_an_hour, 1)]).await.unwrap();
@@ -114,7 +114,7 @@ async fn idle_keys_are_evicted_before_live_keys() {
         assert_eq!(used(&store, &format!("live{n}")).await, 1);
         assert_eq!(used(&store, &format!("new{n}")).await, 1);
     }
-    // No idle key is left: the youngest makes room.
+    // No idle key is left, so the youngest key is evicted.
     admit("last".into(), hour).await;
     assert_eq!(counts(), (16, 8, 1));
     assert_eq!((used(&store, "new7").await, used(&store, "new6").await), (0, 1));
@@ -136,7 +136,7 @@ async fn an_event_takes_eight_bytes() {
     eprintln!("{each:.2} bytes an event");
     assert!(each <= 8.0, "{each} bytes an event");
 
-    // A million permits of one instant, in any number of requests, are a few words.
+    // A million permits of one instant, in any number of requests, take a few words of memory.
     let (_, store) = self::store(1);
     let quota = Quota::per_hour(10_000_000).unwrap();
     for _ in 0..1_000 {
@@ -149,7 +149,7 @@ async fn an_event_takes_eight_bytes() {
 #[test]
 fn known_key_is_decided_without_allocation() {
     let (clock, store) = store(100);
-    // Longer than fits in place, so the key is on the heap.
+    // The key is too long to be stored in place, so it is on the heap.
     let name = "a-name-that-is-rather-long-for-a-key-but-not-too-long";
     let quota = Quota::new(100, Duration::from_micros(1_000)).unwrap();
     let batch = [checks(name, quota, 1)];
@@ -163,7 +163,7 @@ fn known_key_is_decided_without_allocation() {
     let none = ALLOCATIONS.get();
     decide(10_000);
     let before = ALLOCATIONS.get();
-    assert!(before > none, "a new key allocates, and it is counted");
+    assert!(before > none, "a new key allocates, and the test counts the allocation");
     decide(10_000);
     assert_eq!(ALLOCATIONS.get() - before, 0, "allocations in 10,000 decisions");
 }
@@ -172,7 +172,7 @@ fn named(key: &str, id: &str, quota: Quota) -> Checks {
     checks(key, quota, 1).with_id(RequestId::new(id).unwrap())
 }
 
-/// A UUID is too long to be kept in place: the text of each id was allocated twice.
+/// The statistics agree with the allocator, also for long ids such as a UUID.
 #[tokio::test]
 async fn statistics_count_bytes_of_ids_and_settlements() {
     let quota = Quota::per_hour(100_000).unwrap();
@@ -234,7 +234,7 @@ async fn ids_and_settlements_have_a_memory_budget() {
     }
     let stats = store.stats();
     assert!(stats.note_bytes <= BUDGET / 4 * 3 && stats.note_bytes > BUDGET / 2, "{stats:?}");
-    // Ids leave room for settlements. Each second one is not next to another.
+    // Ids leave room for settlements. Only every second admission is settled, so that settlements do not merge.
     let mut settled = [0, 0];
     for n in 0..40_000 {
         let key = format!("other{}", n % 10);
@@ -253,7 +253,7 @@ async fn ids_and_settlements_have_a_memory_budget() {
     let stats = store.stats();
     assert!(done > 3_000 && gone > 1_000 && stats.settlements_dropped >= gone, "{settled:?} {stats:?}");
     assert!(stats.note_bytes <= BUDGET, "{stats:?}");
-    // All of it leaves with the admissions.
+    // All notes expire with the admissions.
     clock.advance(Micros::from_secs(3_600));
     store.sweep();
     assert_eq!((store.stats().note_bytes, store.stats().keys), (0, 0));
@@ -298,11 +298,11 @@ async fn reservation_from_before_a_reset_settles_nothing() {
         assert!(store.reset(&key).await.unwrap());
         clock.advance(Micros::new(1));
         let new = admit().await;
-        // As if 2^24 other states had been held in between.
+        // As if the store had created 2^24 other states in between.
         let forged = slidegate::store::Entry { seq: new.entry.seq, ..old.entry };
         for entry in [old.entry, forged] {
             let receipt = store.settle(&[Settlement::refund(key.clone(), entry)]).await.unwrap();
-            // The slice of a `time-slice` is one instant.
+            // All admissions of one slice of a `time-slice` have the same instant.
             if !matches!(algorithm, Algorithm::TimeSlice { .. }) || entry == old.entry {
                 assert_eq!(receipt.settled, [Settled::Gone], "{algorithm:?}");
                 assert_eq!(used(&store, "x").await, 3, "{algorithm:?}");

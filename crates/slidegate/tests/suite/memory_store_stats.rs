@@ -18,8 +18,8 @@ fn decide(store: &MemoryStore<ManualClock>, name: usize, quota: Quota) {
     batch_verdicts.expect("the memory store answers at once").unwrap();
 }
 
-/// New keys without events arrive while the store counts, so its tables grow. The events of the other keys stay the same,
-/// and so does their number in each count.
+/// New keys without events arrive while the store counts, so its tables grow. The events of the other keys do not
+/// change, so each count returns the same number of events.
 #[test]
 fn keys_are_counted_once_while_tables_grow() {
     let clock = ManualClock::at(Micros::from_secs(1_000_000));

@@ -47,7 +47,7 @@ pub(crate) fn random_checks(rng: &mut Rng, encoding: Encoding) -> Checks {
     checks.unwrap()
 }
 
-/// Not a test by itself: the code of each process. Prints its seeds, requests and answers, a line each.
+/// Not a test by itself: the code of each process. Prints a line for each seed, request and answer.
 #[tokio::test]
 #[ignore = "started by the tests below"]
 async fn worker() {
@@ -72,7 +72,7 @@ async fn worker() {
                 let checks = random_checks(&mut rng, encoding);
                 let batch_verdicts = store.admit(std::slice::from_ref(&checks)).await.unwrap();
                 write_line(&mut lines, &checks, &batch_verdicts[0]);
-                // Lets the clock be seen.
+                // Polls the timer, which ends the loop.
                 tokio::select! { biased; () = &mut end => {}, () = std::future::ready(()) => {} }
             }
             lines
@@ -148,11 +148,11 @@ fn run(mode: &str, millis: u64) {
     }
     history.sort_by_key(|(_, verdicts)| verdicts.at);
     let mut oracle = Oracle::default();
-    // 0 partial charges and 0 lost permits: every number of every answer is what the algorithm says.
+    // 0 partial charges and 0 lost permits: every number in every answer agrees with the algorithm.
     let mut denials = 0;
     for (checks, verdicts) in &history {
         // A denial writes nothing, so in a transaction it can come before an admission that is dated earlier
-        // but not yet written: at most one round trip. What is written is in the order of its instants.
+        // but not yet written: at most one round trip. Writes are in the order of their instants.
         if mode == "transaction" && !writes(checks, verdicts) {
             denials += 1;
             continue;
@@ -170,8 +170,8 @@ fn run(mode: &str, millis: u64) {
     for n in 0..3 {
         let (limit, peak) = (quota(n).limit(), peaks[&n]);
         assert!(peak <= limit, "key {n}: {peak} of {limit}");
-        // The limit is also reached: nothing was lost. A cost of up to 3 may not fit the last permits. Transactions are
-        // retried against each other, so on a busy machine they do not reach it.
+        // The limit is also reached, so no permit was lost. A cost of up to 3 may not fit the last permits.
+        // Transactions conflict and are retried, so on a busy machine they do not reach the limit.
         assert!(peak + 2 >= limit || mode == "transaction", "key {n}: only {peak} of {limit}");
     }
     let enough = history.len() > 1_000 && oracle.seen.denied + denials > 100;
@@ -186,7 +186,7 @@ fn writes(checks: &Checks, verdicts: &Verdicts) -> bool {
     denier.is_none() || checks.as_slice().iter().enumerate().any(|(i, check)| attempt(i, check))
 }
 
-/// The most permits admitted in any window, by key, from the answers alone.
+/// Returns the most permits admitted in any window, by key, from the answers alone.
 fn peaks(history: &[(Checks, Verdicts)]) -> HashMap<u64, u64> {
     let mut peaks = HashMap::new();
     for n in 0..3 {

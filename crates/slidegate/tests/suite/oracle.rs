@@ -78,7 +78,7 @@ impl Oracle {
             actual.reset_after <= expected.reset_after || expected.used != actual.used,
             "{actual:?}, {expected:?}"
         );
-        // Unless more was admitted meanwhile, under a higher limit, or what is held was extended.
+        // Not if more was admitted meanwhile under a higher limit, or if held permits were extended.
         let same = expected.used == actual.used && !check.quota.is_held();
         if check.cost == 1 && actual.used == check.quota.capacity() && same {
             assert_eq!(
@@ -195,7 +195,7 @@ impl Oracle {
         // The last entry may have expired a moment ago, so a missing key is not compared.
         let Some(actual) = actual else { return };
         self.seen.inspected += 1;
-        let key_state = self.keys.get(key).unwrap_or_else(|| panic!("{key} should not be there"));
+        let key_state = self.keys.get(key).unwrap_or_else(|| panic!("{key} should not exist"));
         let mut state = key_state.state.clone();
         let verdict = state.admit(actual.at, &key_state.quota, 0);
         assert_eq!((actual.used, actual.reset_after), (verdict.used, verdict.reset_after), "{key}");

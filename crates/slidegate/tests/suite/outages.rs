@@ -37,8 +37,9 @@ struct Ended {
     written_back: u64,
 }
 
-/// Three nodes; the server goes away and comes back, some times. It goes when every key is at its limit, and comes back
-/// when every node has given it up; every other time only after all keys were admitted without it.
+/// Three nodes, and a server that goes away and comes back several times. The server goes away when every key is at its
+/// limit. It comes back when every node has given it up; every other time it stays away until all keys were admitted
+/// without it.
 async fn away(options: &FailoverOptions, rounds: u64, go: fn(&RedisServer), back: fn(&RedisServer)) -> Ended {
     let server = Arc::new(RedisServer::start(Flavour::Redis7));
     let redis = RedisOptions::new(server.url());
@@ -68,7 +69,7 @@ async fn away(options: &FailoverOptions, rounds: u64, go: fn(&RedisServer), back
         outages.push(Outage { gone, until, back: deployment.now(), given_up: true });
         deployment.until_by_store(0).await;
     }
-    // What was lost would be admitted again before the store denies.
+    // Lost permits would be admitted again before the store denies.
     deployment.until_full(&ALL).await;
     let stats: Vec<_> = deployment.nodes.iter().flat_map(|failover| failover.stats().servers).collect();
     let excess = stats.iter().map(|server| server.excess).sum();
@@ -122,6 +123,6 @@ async fn without_journal_an_empty_redis_admits_again() {
     let all = [0, 1, 2].map(|key| (key, worst(&calls, key), quota(key).capacity()));
     eprintln!("outages without the journal: most in a window of (key, most, limit): {all:?}");
     assert!(all.iter().any(|(_, worst, limit)| worst > limit), "{all:?}");
-    // What was lost, what the nodes admitted meanwhile, and what the empty server admits: up to the limit each.
+    // Lost permits, admissions of the nodes meanwhile, and admissions of the empty server: each up to the limit.
     assert!(all.iter().all(|(_, worst, limit)| *worst <= 3 * limit), "{all:?}");
 }

@@ -9,7 +9,7 @@ struct Preset {
 
 impl Preset {
     fn new(file: &str) -> Self {
-        // The beginning of a day.
+        // Start of a day.
         let clock = ManualClock::at(Micros::from_secs(20_000 * 24 * 3600));
         let store = MemoryStore::with_clock(clock.clone(), 100_000);
         Preset { clock, limiter: Limiter::new(store, Rules::from_yaml(file).unwrap()) }
@@ -36,7 +36,7 @@ impl Preset {
 #[tokio::test]
 async fn flash_sale() {
     let sale = Preset::new(include_str!("../../../../examples/rules/flash-sale.yaml"));
-    // Two thousand buyers a second, each of whom tries once: 20, 50, 80, then 100 get through.
+    // Each second 2,000 buyers try once: 20, 50, 80, then 100 are allowed.
     let mut seconds = Vec::new();
     let mut buyer = 0;
     for _ in 0..5 {
@@ -55,7 +55,7 @@ async fn flash_sale() {
     }
     assert_eq!(seconds, [20, 50, 80, 100, 100]);
 
-    // Who clicks without pause stays out; other items have a limit of their own.
+    // A buyer who clicks without pause stays denied. Each item has its own limit.
     let eager = [("api", "/buy"), ("item", "phone"), ("user", "eager")];
     let mut allowed = 0;
     for _ in 0..100 {
@@ -67,7 +67,7 @@ async fn flash_sale() {
     sale.pass(5_000);
     assert!(sale.acquire(eager).await.allowed());
 
-    // One payment each, fifty at once, and a place as soon as one is done.
+    // Each user may have one payment at a time, and all users fifty. A finished payment frees a permit.
     let pay = async |user: usize| sale.acquire([("api", "/pay"), ("user", &user.to_string())]).await;
     let first = pay(0).await;
     assert_eq!(pay(0).await.code(), 42904);
@@ -77,7 +77,7 @@ async fn flash_sale() {
     assert_eq!(pay(50).await.code(), 42903);
     sale.limiter.release(&first.reservation().unwrap()).await.unwrap();
     assert!(pay(50).await.allowed());
-    // Those who died are out of the way when their time is over.
+    // Permits of clients that died are free when their lease ends.
     sale.pass(30_000);
     for user in 100..150 {
         assert!(pay(user).await.allowed());
@@ -88,7 +88,7 @@ async fn flash_sale() {
 async fn api_quota() {
     let api = Preset::new(include_str!("../../../../examples/rules/api-quota.yaml"));
     let client = |name| [("client", name)];
-    // A burst, then the rate; what is saved up is there again.
+    // A client gets a burst, then the rate. After a pause it gets the burst again.
     assert_eq!(api.allowed(100, client("acme")).await, 30);
     api.pass(1_000);
     assert_eq!(api.allowed(100, client("acme")).await, 10);
@@ -96,12 +96,12 @@ async fn api_quota() {
     assert_eq!(api.allowed(100, client("acme")).await, 30);
     assert_eq!(api.allowed(1_000, client("pro")).await, 500);
     assert_eq!(api.allowed(1_000, client("trial")).await, 5);
-    // Also by address, for every user.
+    // Each address has a limit too, for all its clients together.
     let from = |ip, client| [("ip", ip), ("client", client)];
     assert_eq!(api.allowed(100, from("192.0.2.1", "pro")).await, 0, "its own bucket is empty");
     assert_eq!(api.allowed(100, [("ip", "192.0.2.1")]).await, 40);
     assert_eq!(api.allowed(2_000, [("ip", "10.0.0.1")]).await, 1_000);
-    // A hundred a day, until the next.
+    // A trial client gets a hundred requests a day, and again the next day.
     let mut trial = 5;
     for _ in 0..200 {
         api.pass(5_000);
@@ -117,7 +117,7 @@ async fn api_quota() {
 #[tokio::test]
 async fn behaviour_guard() {
     let behaviour = Preset::new(include_str!("../../../../examples/rules/behaviour-guard.yaml"));
-    // One address that tries users, a password a second: three tries, and then none while it goes on.
+    // One address tries a password a second for many users: three tries are allowed, and then none until it stops.
     let mut allowed = 0;
     for n in 0..60 {
         let user = n.to_string();
@@ -126,21 +126,21 @@ async fn behaviour_guard() {
         behaviour.pass(1_000);
     }
     assert_eq!(allowed, 3);
-    // Many addresses that try one user.
+    // Many addresses try passwords of one user.
     let mut codes = Vec::new();
     for n in 0..7 {
         let ip = format!("192.0.2.{}", 100 + n);
         codes.push(behaviour.acquire([("api", "/login"), ("ip", &ip), ("user", "alice")]).await.code());
     }
     assert_eq!(codes, [0, 0, 0, 0, 0, 10008, 10008]);
-    // Nobody reads more than six hundred in any ten minutes; one who reads one a second does not come close.
+    // A user may read six hundred items in any ten minutes.
     let read = |user| [("api", "/items/1"), ("user", user)];
     assert_eq!(behaviour.allowed(1_000, read("scraper")).await, 600);
     assert_eq!(behaviour.acquire(read("scraper")).await.code(), 10009);
     assert_eq!(behaviour.allowed(1, read("reader")).await, 1);
     behaviour.pass(631_000);
     assert_eq!(behaviour.allowed(1_000, read("scraper")).await, 600);
-    // It only watches.
+    // This rule is a shadow, so it denies nothing.
     let post = [("api", "/comments"), ("user", "bob")];
     assert_eq!(behaviour.allowed(50, post).await, 50);
     assert!(behaviour.acquire(post).await.limits().next().unwrap().outcome().denies());

@@ -144,7 +144,7 @@ async fn missing_password_or_permission_is_an_error() {
     assert_eq!(right.admit(&[checks("a")]).await.unwrap()[0].verdicts[0].outcome, Outcome::Charged);
     assert_eq!(right.address(), at);
 
-    // A user that may do just what docs/reference/redis.md lists, and one that may not run scripts.
+    // A Redis user with only the permissions that docs/reference/redis.md lists, and one that may not run scripts.
     let mut admin = redis::Client::open(format!("redis://:hush@{at}")).unwrap().get_connection().unwrap();
     let needed = include_str!("../../../../docs/reference/redis.md");
     let rule = needed.lines().find(|line| line.starts_with("ACL SETUSER slidegate")).unwrap();
@@ -192,7 +192,7 @@ async fn missing_password_or_permission_is_an_error() {
             crate::conformance::forget(&store).await;
         }
     }
-    // It is enough for everything around the store as well: nodes tell each other what they free, and that they are there.
+    // The permissions also suffice for the wrappers of the store: notifications of freed permits, and heartbeats.
     let patient = FailoverOptions { deadline: Duration::from_secs(20), ..FailoverOptions::default() };
     let failover = Failover::new(limited(RedisMode::Script), patient).unwrap();
     let hot = Stack::around(failover.clone(), &StackOptions::default()).unwrap();
@@ -269,7 +269,7 @@ async fn cluster_without_cluster_mode_is_an_error() {
         format!("{:?}", one.run("CLUSTER INFO")).contains("cluster_state:ok")
     })
     .await;
-    // Some keys are here, some are not, and two are rarely together.
+    // Some keys are on this server, some are not, and two keys are rarely on the same server.
     let store = store(&one);
     let (mut here, mut moved) = (0, 0);
     for n in 0..20 {
@@ -322,7 +322,7 @@ async fn server_that_is_not_redis_is_an_error() {
         b"\0\0\0\0",
         b"-ERR what\r\n",
     ];
-    // All at once: what is no answer at all is waited for until the timeout.
+    // All cases run at once, because each incomplete answer takes until the timeout.
     let modes = [RedisMode::Script, RedisMode::Transaction];
     let cases = answers.into_iter().flat_map(|answer| modes.map(|mode| is_an_error(answer, mode)));
     futures_util::future::join_all(cases).await;
@@ -341,7 +341,7 @@ async fn is_an_error(answer: &'static [u8], mode: RedisMode) {
         correction: Correction::Cost(0),
     };
     assert!(store.settle(&[settlement]).await.is_err() || mode == RedisMode::Transaction, "{name}");
-    // Whatever these answer, they must not panic.
+    // These calls may fail, but they must not panic.
     let _ = store.inspect(&key("a")).await;
     let _ = store.report().await;
     let _ = store.keys(0, 1).await;
@@ -392,7 +392,7 @@ async fn unknown_outcome_is_charged_at_most_once() {
             }
         }
         let used = used(&store, checks(&name)).await;
-        assert_eq!(used, 5, "{mode:?}: five requests, however often they were sent");
+        assert_eq!(used, 5, "{mode:?}: five requests are charged once each, also if they were sent again");
     }
 }
 

@@ -41,7 +41,7 @@ async fn write_everything(store: &RedisStore, packed: bool) -> usize {
                 .settle(&[Settlement { key, entry: verdict.entry, correction: Correction::Cost(n % 3) }])
                 .await
                 .unwrap();
-            // A window has its notes apart.
+            // A window has a separate key for its notes.
             written += if i < 3 { 2 } else { 1 };
         }
     }
@@ -54,7 +54,7 @@ async fn write_everything(store: &RedisStore, packed: bool) -> usize {
     written
 }
 
-/// Every kind of key is gone when it counts no more, on each flavour of server.
+/// Every kind of key expires when it no longer counts, on each flavour of server.
 #[tokio::test]
 async fn keys_expire_when_they_count_no_more() {
     let servers = Flavour::ALL.map(async |flavour| {
@@ -73,10 +73,11 @@ async fn keys_expire_when_they_count_no_more() {
             let size: usize = redis::from_redis_value(server.run("DBSIZE")).unwrap();
             assert!(size <= written, "{size} of {written}");
             server.assert_ttls();
-            // The windows and their buffer are over after 0.4 s; Redis then removes keys in its own time.
+            // The windows and their buffer are over after 0.4 s; Redis then removes the keys when its expiry cycle
+            // runs.
             let what = format!("{flavour:?} {mode:?}: Redis removes every key");
             until(&what, async || server.run("DBSIZE") == redis::Value::Int(0)).await;
-            assert!(expired() > before, "no key was there to expire");
+            assert!(expired() > before, "there was no key that could expire");
         }
     });
     futures_util::future::join_all(servers).await;
@@ -115,8 +116,8 @@ async fn default_expiry_of_keys() {
     }
 }
 
-/// A key that is used for longer than its first expiry is not forgotten: its decisions stay those of the oracle, which
-/// forgets nothing that counts.
+/// A key that is used for longer than its first expiry is not forgotten: its decisions still agree with the oracle,
+/// which forgets nothing that counts.
 #[tokio::test]
 async fn key_in_use_does_not_expire() {
     let (time, server) = stopped();
@@ -177,25 +178,25 @@ async fn idempotency_notes_expire_with_their_count() {
             assert_eq!(settle(entry, 0).await, Settled::Already);
             let verdicts = admit(plain(quota, 3).peek()).await;
             assert_eq!(verdicts.used, 3, "{mode:?}");
-            // Four members are the header.
+            // Four of the members are the header.
             assert_eq!((count(""), count(":notes"), alike()), (5, 1 + n, -3.0), "{mode:?}");
         }
         let second = admit(plain(quota, 3)).await.entry;
         assert_eq!(settle(second, 2).await, Settled::Done);
         assert_eq!((count(""), alike()), (6, 0.0));
-        // Another shape, and back.
+        // Changes the quota, and changes it back.
         let other = Quota::per_minute(1_000).unwrap();
         assert_eq!(admit(plain(other, 1)).await.used, 1);
         assert_eq!(admit(plain(quota, 1)).await.used, 1);
         assert_eq!(settle(first, 0).await, Settled::Gone);
-        assert_eq!(admit(named(quota, 3)).await.used, 4, "{mode:?}: its id was of the count before");
+        assert_eq!(admit(named(quota, 3)).await.used, 4, "{mode:?}: the id belonged to the previous count");
         assert_eq!(admit(named(quota, 3)).await.used, 4, "{mode:?}");
         assert_eq!(count(":notes"), 1);
         server.assert_ttls();
     }
 }
 
-/// A rule that changes its encoding and back finds what it had, and what it had noted.
+/// A rule whose encoding is changed and changed back finds its count and its notes again.
 #[tokio::test]
 async fn each_encoding_has_its_own_notes() {
     let server = RedisServer::start(Flavour::Redis7);
@@ -247,8 +248,11 @@ async fn keys_are_listed_in_pages() {
     }
     assert_eq!(found, expected);
     assert!(pages > 5);
-    assert!(odd.keys(0, 10_000).await.unwrap().keys.is_empty(), "another deployment's keys are not ours");
-    // Each can be looked at and forgotten by the name it was listed under.
+    assert!(
+        odd.keys(0, 10_000).await.unwrap().keys.is_empty(),
+        "the keys of another deployment are not listed"
+    );
+    // Each key can be inspected and reset by the name in the list.
     for name in found {
         let key = Key::printed(&name);
         assert_eq!(store.inspect(&key).await.unwrap().unwrap().used, 1);

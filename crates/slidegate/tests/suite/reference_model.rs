@@ -142,7 +142,8 @@ impl ReferenceModel {
             }
         }
         if quota.rate_changed(&self.quota) {
-            // The level in permits stays, rounded down to what the new rate can count; less is owed by a smaller bucket.
+            // The level in permits stays, rounded down to what the new rate can count; a smaller bucket can have less
+            // debt.
             let grain = gcd(quota.limit(), self.window());
             self.level = self.level.div_euclid(i128::from(grain)) * i128::from(grain);
             self.quota = quota;
@@ -153,7 +154,7 @@ impl ReferenceModel {
         if self.entries.iter().any(|e| e.cost > 0 && self.left(e.at, now)) {
             self.last = now;
         }
-        // What was refunded or only noted is forgotten when it cannot come back.
+        // Refunded entries and notes are removed when they can no longer matter.
         let (last, entries) = (self.last, std::mem::take(&mut self.entries));
         let stays = |e: &Recorded| !self.left(e.at, if e.cost > 0 { now } else { last });
         self.entries = entries.into_iter().filter(stays).collect();
@@ -244,7 +245,7 @@ impl ReferenceModel {
             return missing.unsigned_abs().div_ceil(u128::from(self.quota.limit())) as u64;
         }
         if self.quota.algorithm() == Algorithm::SlidingCounter {
-            // It never rises by itself, so the first instant at which the cost fits is found by halving.
+            // The usage never rises by itself, so a binary search finds the first instant at which the cost fits.
             let (mut low, mut high) = (0, 2 * self.window());
             while low < high {
                 let middle = (low + high) / 2;
@@ -353,7 +354,7 @@ pub(crate) fn evaluate(
         let key = &mut keys[check.key];
         let now = key.roll(now.get(), check.quota);
         let capacity = check.quota.capacity();
-        // Another cost is another request.
+        // The same id with another cost is another request.
         let note = id.and_then(|id| key.notes.get(&(id, check.cost))).filter(|note| !key.left(note.at, now));
         evaluations.push((
             now,

@@ -87,7 +87,7 @@ async fn blocked_rule_denies_without_the_store() {
     let other = Request::new([("ip", "1.1.1.1")]);
     let many = limiter.acquire_many(&[banned.clone(), other.clone(), banned]).await.unwrap();
     let allowed: Vec<bool> = many.into_iter().map(|decision| decision.unwrap().allowed()).collect();
-    assert_eq!(allowed, [false, true, false], "what was blocked has used up nothing");
+    assert_eq!(allowed, [false, true, false], "blocked requests use no permits");
     assert!(!limiter.acquire(other).await.unwrap().allowed());
 }
 
@@ -148,7 +148,7 @@ async fn limits_report_rule_index_and_cost() {
     for limit in decision.limits() {
         assert_eq!(decision.rules().iter().nth(limit.index()).unwrap().name(), limit.rule());
     }
-    // One that a request brings itself is no rule's.
+    // An ad-hoc limit of a request belongs to no rule.
     let decision = limiter.acquire(Request::resource("r").limit(5)).await.unwrap();
     let limit = decision.limits().next().unwrap();
     assert_eq!((limit.rule(), limit.index(), limit.cost()), ("ad-hoc", u32::MAX as usize, 1));
@@ -183,7 +183,7 @@ rules:
         assert_eq!((decision.code(), decision.denied_by(), decision.source()), (429, None, Source::NoRule));
         assert!(decision.retry_after() > Micros::ZERO && decision.reservation().is_none());
     }
-    // Together with others it denies them all, and none is charged.
+    // A request without a rule denies all requests of `acquire_together`, and none is charged.
     let both = [Request::new([("user", "v")]), Request::new([("usr", "v")])];
     let decisions = limiter.acquire_together(&both).await.unwrap();
     assert_eq!([decisions[0].allowed(), decisions[1].allowed()], [true, false]);

@@ -71,7 +71,7 @@ impl Writer {
         all.cmd("ZADD").arg(&name).arg(0).arg("l");
         all.cmd("PEXPIRE").arg(&name).arg(7_200_000);
         all.exec(&mut self.connection).unwrap();
-        // One by one: Redis answers others between two commands, not within a pipeline.
+        // Sends commands one by one, so that Redis can answer other clients between them.
         for some in entries.chunks(250) {
             let mut add = redis::cmd("ZADD");
             add.arg(&name);
@@ -103,7 +103,7 @@ impl Writer {
         redis::cmd("SET").arg(&name).arg(log).arg("PX").arg(7_200_000).exec(&mut self.connection).unwrap();
     }
 
-    /// Notes on admissions of these instants.
+    /// Writes notes for admissions at these instants.
     pub(crate) fn write_notes(&mut self, check: &Check, instants: &[u64]) {
         let name = format!("sg:{{{}}}:notes", check.key);
         for (i, some) in instants.chunks(250).enumerate() {
@@ -139,7 +139,7 @@ async fn admit(store: &RedisStore, checks: Checks) -> Verdict {
     store.admit(&[checks]).await.unwrap()[0].verdicts[0]
 }
 
-/// Retries until expired entries no longer keep the store from deciding.
+/// Retries until the expired entries are removed and the store decides.
 async fn admit_in_the_end(store: &RedisStore, checks: Checks) -> (Verdict, usize) {
     for tried in 0..1_000 {
         match store.admit(std::slice::from_ref(&checks)).await {
@@ -150,7 +150,7 @@ async fn admit_in_the_end(store: &RedisStore, checks: Checks) -> (Verdict, usize
     panic!("the store never decides");
 }
 
-/// The wait from `at` until `needed` permits have left.
+/// Returns the wait from `at` until `needed` permits have left.
 fn wait_for(entries: &[(u64, u64)], needed: u64, at: Micros) -> Micros {
     let mut freed = 0;
     let last = entries.iter().find(|(_, cost)| {
@@ -190,7 +190,7 @@ async fn retry_after_of_a_large_key_is_a_lower_bound() {
                 }
             }
         }
-        // A batch shares one bound, and each answer has one.
+        // All requests of a batch share one bound, and each gets a bounded answer.
         let batch: Vec<Checks> =
             (0..50).map(|i| with_cost(&check, limit - i)).chain([with_cost(&check, 1)]).collect();
         let batch_verdicts = store.admit(&batch).await.unwrap();
@@ -211,7 +211,7 @@ async fn retry_after_of_a_large_key_is_a_lower_bound() {
     }
 }
 
-/// Where all entries cost the same, the one that makes room is found by its rank.
+/// If all entries cost the same, the entry that makes room is found by its rank.
 #[tokio::test]
 async fn retry_after_is_exact_for_equal_costs() {
     let server = RedisServer::start(Flavour::Redis7);
@@ -264,7 +264,10 @@ async fn mass_expiry_is_removed_in_steps() {
         assert_eq!((inspected.used, inspected.entries.len()), (live + 3, 11), "{name}");
         if encoding == Encoding::Zset {
             let left = writer.members(&check, "");
-            assert!(most == 1 || left == 15, "{name}: all are summed up before a decision: {left}");
+            assert!(
+                most == 1 || left == 15,
+                "{name}: a decision needs the sum of all expired entries: {left}"
+            );
             let other = RedisOptions { mode: RedisMode::Transaction, ..patient(&server) };
             let transactions = RedisStore::with_options(&other).unwrap();
             assert_eq!(admit(&transactions, with_cost(&check, 1)).await.used, live + 4, "{name}");
@@ -272,13 +275,13 @@ async fn mass_expiry_is_removed_in_steps() {
         } else {
             assert_eq!(admit(&store, with_cost(&check, 2)).await.used, live + 5, "{name}");
         }
-        // In the end nothing is left, and the total is that of the entries.
+        // In the end no expired entry is left, and the total is the sum of the entries.
         for _ in 0..40 {
             admit_in_the_end(&store, with_cost(&check, 1).peek()).await;
         }
         let audit = store.audit(&check.key, None, false).await.unwrap().unwrap();
         assert_eq!((audit.discrepancies, audit.counted), (Vec::new(), live + 5), "{name}");
-        // What is denied by a key with leftovers waits for the right entry.
+        // `retry_after` of a key with expired entries refers to the right entry.
         writer.write(&check, &entries);
         let full = Check { quota: Quota::new(live, minute).unwrap(), ..check.clone() };
         let mut verdicts = store.admit(&[with_cost(&full, 1)]).await;
@@ -361,14 +364,14 @@ async fn large_attempt_removes_entries_in_steps() {
         writer.write(&check, &entries);
         let large = admit(&store, with_cost(&check, limit / 2)).await;
         assert_eq!((large.outcome, large.used), (Outcome::Denied, limit), "{encoding:?}");
-        // The older half does not count, so this waits for the first of the newer half.
+        // The older half does not count, so `retry_after` refers to the first entry of the newer half.
         let verdicts = store.admit(&[with_cost(&check, 1).peek()]).await.unwrap().remove(0);
         let verdict = verdicts.verdicts[0];
         let exact = Micros::new(entries[limit as usize / 2].0 + HOUR.as_micros() as u64 - verdicts.at.get());
         assert_eq!(verdict.outcome, Outcome::Denied, "{encoding:?}");
         assert!(verdict.retry_after <= exact, "{encoding:?}");
         assert_eq!(verdict.precision == Precision::Exact, verdict.retry_after == exact, "{encoding:?}");
-        // Each attempt forgets some of the rest.
+        // Each attempt removes some of the remaining old entries.
         let mut used = verdict.used;
         for _ in 0..40 {
             assert_eq!(admit(&store, with_cost(&check, 1)).await.used, limit, "{encoding:?}");
@@ -392,7 +395,7 @@ async fn notes_are_removed_in_steps() {
     let check = check("k", Encoding::Zset, 100, Duration::from_secs(60));
     let named = |n: u64| with_cost(&check, 1).with_id(RequestId::new(&format!("r{n}")).unwrap());
     admit(&store, named(0)).await;
-    // All of one instant, as those of a slice are.
+    // All notes have one instant, like those of a slice.
     let long_ago = writer.now() - 120 * SECOND;
     writer.write_notes(&check, &vec![long_ago; 10_000]);
     let mut left = writer.members(&check, ":notes");
@@ -403,10 +406,10 @@ async fn notes_are_removed_in_steps() {
         left = now;
     }
     assert_eq!(left, 20);
-    assert_eq!(admit(&store, named(3)).await.used, 20, "an id that was seen is charged once");
+    assert_eq!(admit(&store, named(3)).await.used, 20, "a repeated id is charged once");
 }
 
-/// A packed log that is too long to be written anew keeps a large cost beside it.
+/// A packed log that is too long to be rewritten stores a large cost in its notes.
 #[tokio::test]
 async fn long_packed_log_stores_a_large_cost_separately() {
     let server = RedisServer::start(Flavour::Redis7);
@@ -418,18 +421,18 @@ async fn long_packed_log_stores_a_large_cost_separately() {
     let before = admit(&store, with_cost(&check, 1).peek()).await.used;
     let first = admit(&store, with_cost(&check, 70_000)).await;
     assert_eq!((first.outcome, first.used), (Outcome::Charged, before + 70_000));
-    assert_eq!(writer.members(&check, ":log:notes"), 1, "its cost is noted");
+    assert_eq!(writer.members(&check, ":log:notes"), 1, "the cost is in the notes");
     let second = admit(&store, with_cost(&check, 500_000)).await;
     assert_eq!(second.used, before + 570_000);
     admit(&store, with_cost(&check, 65_535)).await;
     let used = before + 635_535;
-    // A wait that ends with one of them is exact.
+    // A wait that ends when one of these entries leaves is exact.
     let cost = 1_000_000 - used + before + 70_000;
     let verdicts = store.admit(&[with_cost(&check, cost)]).await.unwrap().remove(0);
     let verdict = verdicts.verdicts[0];
     let leaves = Micros::new(first.entry.at.get() + HOUR.as_micros() as u64 - verdicts.at.get());
     assert_eq!((verdict.used, verdict.retry_after, verdict.precision), (used, leaves, Precision::Exact));
-    // Corrected down, and up again.
+    // Settles one admission to a lower cost, and one to a higher cost.
     let settle = async |entry, permits| {
         let settlement = Settlement { key: check.key.clone(), entry, correction: Correction::Cost(permits) };
         store.settle(&[settlement]).await.unwrap().settled[0]
@@ -437,9 +440,9 @@ async fn long_packed_log_stores_a_large_cost_separately() {
     assert_eq!(settle(first.entry, 10).await, Settled::Done);
     assert_eq!(settle(second.entry, 600_000).await, Settled::Done);
     assert_eq!(admit(&store, with_cost(&check, 1).peek()).await.used, used - 69_990 + 100_000);
-    // Two settlements and one cost.
+    // The notes hold two settlements and one cost.
     assert_eq!(writer.members(&check, ":log:notes"), 3);
-    // Attempts forget a large one in part.
+    // Attempts remove a large entry in part.
     let attempts = Check { quota: check.quota.with_count(Count::Attempts), ..check.clone() };
     let (mut last, mut tried) = (u64::MAX, 0);
     while last > 1_000_000 || tried == 0 {
@@ -461,7 +464,7 @@ async fn large_cost_of_a_packed_log_expires() {
     let minute = Duration::from_secs(60);
     let check = check("k", Encoding::Packed, 1_000_000, minute);
     let mut entries = writer.entries(5_000, 2 * minute, 1);
-    // It costs 70,000, and the total that is written below knows only of 65,535.
+    // This entry costs 70,000, but the total that is written below includes only 65,535.
     entries[100].1 = 65_535;
     let name = format!("cost:{:x}", entries[100].0);
     let notes = format!("sg:{{{}}}:log:notes", check.key);

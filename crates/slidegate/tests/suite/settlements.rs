@@ -1,4 +1,5 @@
-//! Tests settlements in Redis: bounded calls, only admissions that exist, and no debt that outlives two times to fill.
+//! Tests settlements in Redis: bounded calls, only admissions that exist, and no debt that lasts longer than twice the
+//! time to fill a bucket.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -50,7 +51,7 @@ async fn settle(store: &RedisStore, key: &Key, entry: Entry, correction: Correct
     store.settle(&[Settlement { key: key.clone(), entry, correction }]).await.unwrap().settled[0]
 }
 
-/// Members of all keys: what a count and its notes hold.
+/// Returns the number of members of all keys: counts and notes.
 fn members(server: &RedisServer) -> usize {
     let mut connection = server.client();
     let keys: Vec<String> = redis::cmd("KEYS").arg("*").query(&mut connection).unwrap();
@@ -58,8 +59,8 @@ fn members(server: &RedisServer) -> usize {
     keys.iter().map(card).sum()
 }
 
-/// Numbers from 10^18 on are those of requests with an id. One that was never given out settles nothing and leaves no note,
-/// also where another request with an id was admitted at that instant.
+/// Numbers from 10^18 on are those of requests with an id. A number that was never issued settles nothing and leaves no
+/// note, also where another request with an id was admitted at that instant.
 #[tokio::test]
 async fn unknown_reservation_number_returns_gone() {
     let server = RedisServer::start(Flavour::Redis7);
@@ -102,7 +103,7 @@ async fn unknown_reservation_number_returns_gone() {
             assert_eq!(settle(&store, &key, named, Correction::Cost(0)).await, Settled::Already, "{what}");
             assert_eq!(settle(&store, &key, plain, Correction::Cost(0)).await, Settled::Done, "{what}");
             assert_eq!(store.inspect(&key).await.unwrap().unwrap().used, 2, "{what}");
-            assert!(members(&server) <= before + 3, "{what}: a note for each that was settled");
+            assert!(members(&server) <= before + 3, "{what}: one note for each settlement");
         }
     }
 }
@@ -171,7 +172,7 @@ async fn settlements_are_split_by_batch_size() {
         for n in 0..55u64 {
             let key = Key::new("k", [("n", format!("{mode:?}{n}").as_str())]);
             let entry = admit(&store, Check::new(key.clone(), quota, 5), None).await.entry;
-            // Every fifth was never made.
+            // Every fifth entry was never admitted.
             let entry = Entry { seq: entry.seq + u64::from(n % 5 == 0) * 7, ..entry };
             settlements.push(Settlement { key, entry, correction: Correction::Cost(n % 3) });
         }
@@ -185,7 +186,7 @@ async fn settlements_are_split_by_batch_size() {
     }
 }
 
-/// A bucket owes one capacity at most, and its key lives no longer than two times to fill.
+/// A bucket owes one capacity at most, and its key expires after at most twice the time to fill.
 #[tokio::test]
 async fn bucket_debt_is_at_most_one_capacity() {
     let server = RedisServer::start(Flavour::Redis7);
@@ -215,7 +216,7 @@ async fn bucket_debt_is_at_most_one_capacity() {
     }
 }
 
-/// The first process makes the key, and the others find it; a Redis that has lost it gets it back.
+/// The first process creates the signing key, and the others read it. If Redis loses the key, it is written again.
 #[tokio::test]
 async fn processes_on_one_redis_share_the_signing_key() {
     let server = RedisServer::start(Flavour::Redis7);
@@ -235,7 +236,7 @@ async fn processes_on_one_redis_share_the_signing_key() {
     let read = limiters[2].verify(&text).unwrap();
     assert_eq!(limiters[2].settle(&read, 2).await.unwrap(), Settled::Done);
     assert_eq!(limiters[1].settle(&limiters[1].verify(&text).unwrap(), 0).await.unwrap(), Settled::Already);
-    // Another prefix is another deployment.
+    // A deployment with another prefix has its own key.
     let other = RedisStore::with_options(&RedisOptions { prefix: "other".to_owned(), ..options() }).unwrap();
     assert_ne!(other.shared_reservation_key(&ReservationKey::random()).await.unwrap(), keys[0]);
     server.run("FLUSHALL");
@@ -248,13 +249,13 @@ async fn processes_on_one_redis_share_the_signing_key() {
     let expected = "sg:{reservation-key}:shared is too short or too long for a reservation key: delete it";
     assert_eq!(error, expected);
     server.run("DEL sg:{reservation-key}:shared");
-    // The keys of reservations are no counts.
+    // The signing key is not listed as a counter.
     let page: HashSet<String> =
         limiters[0].store().keys(0, 100).await.unwrap().keys.iter().map(|key| key.to_string()).collect();
     assert!(!page.iter().any(|key| key.contains("reservation")), "{page:?}");
 }
 
-/// Also on several servers.
+/// The signing key is shared on several servers too.
 #[tokio::test]
 async fn shards_share_the_signing_key() {
     let servers: Vec<RedisServer> = (0..3).map(|_| RedisServer::start(Flavour::Redis7)).collect();

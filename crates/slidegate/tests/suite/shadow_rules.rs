@@ -44,7 +44,7 @@ proptest! {
             per_user("now", quota(now, attempts)),
             per_user("soon", quota(soon, attempts)).shadow_of("now").unwrap(),
         ];
-        // One that stays, before or after them.
+        // A third rule, before or after these two.
         rules.insert(if last { 2 } else { 0 }, Rule::new("all", quota(other, false)).unwrap());
         let (clock, beside) = limiter(rules);
         let (other_clock, instead) = limiter([per_user("soon", quota(soon, attempts))]);
@@ -97,9 +97,9 @@ async fn shadow_follows_batches_peeks_and_refunds() {
     assert_eq!(
         (verdict_of(&peeked, "now"), verdict_of(&peeked, "soon")),
         ((false, 0), (false, 2)),
-        "both are given back"
+        "both rules are refunded"
     );
-    // An id is charged once, by each.
+    // Each rule charges an id once.
     let named = || Request::new([]).id(RequestId::new("once").unwrap());
     for _ in 0..2 {
         let decision = limiter.acquire(named()).await.unwrap();

@@ -38,12 +38,12 @@ async fn unsigned_text_is_rejected() {
     let limiter = limiter();
     let decision = limiter.acquire(alice().permits(3)).await.unwrap();
     let text = limiter.sign_decision(&decision).unwrap();
-    assert_eq!(text, limiter.sign(&decision.reservation().unwrap()), "both ways write the same");
+    assert_eq!(text, limiter.sign(&decision.reservation().unwrap()), "both functions write the same text");
     let unsigned = &text[..text.len() - 33];
     assert!(unsigned.ends_with(".3.19.per-user:user=alice"), "{unsigned}");
     let altered = [
         unsigned.to_owned(),
-        // Another cost, another key, another number, one of two charges, two of one.
+        // Changes: another cost, another key, another number, one charge removed, one charge doubled.
         text.replacen(".3.3.all", ".9.3.all", 1),
         text.replace("user=alice", "user=bobby"),
         text.replacen(".0.", ".1.", 1),
@@ -67,19 +67,19 @@ async fn unsigned_text_is_rejected() {
 async fn limiter_accepts_only_its_own_keys() {
     let (limiter, other) = (limiter(), limiter());
     let decision = limiter.acquire(alice()).await.unwrap();
-    // Without keys, limiters of one process have one in common.
+    // Without configured keys, all limiters of a process share one key.
     assert!(other.verify(&limiter.sign_decision(&decision).unwrap()).is_ok());
-    limiter.set_reservation_keys(key("the key of one deployment"));
-    other.set_reservation_keys(key("the key of another one"));
+    limiter.set_reservation_keys(key("the old key of one deployment"));
+    other.set_reservation_keys(key("the key of another deployment"));
     let old = limiter.sign_decision(&decision).unwrap();
     assert_eq!(other.verify(&old).unwrap_err().to_string(), MESSAGE);
-    // A key is replaced in two steps: all accept both, then the old one goes.
-    let both = [key("the next key of the first"), key("the key of one deployment")];
+    // A key is replaced in two steps: all nodes accept both keys, then the old key is removed.
+    let both = [key("the new key of one deployment"), key("the old key of one deployment")];
     limiter.set_reservation_keys(ReservationKeys::new(both).unwrap());
     let new = limiter.sign_decision(&decision).unwrap();
     assert_ne!(old, new);
     assert!(limiter.verify(&old).is_ok() && limiter.verify(&new).is_ok());
-    limiter.set_reservation_keys(key("the next key of the first"));
+    limiter.set_reservation_keys(key("the new key of one deployment"));
     assert!(limiter.verify(&old).is_err() && limiter.verify(&new).is_ok());
 }
 
@@ -127,7 +127,7 @@ async fn bucket_debt_is_at_most_one_capacity() {
     // 20 permits are owed: the next is there after 21 s, all of them after 40 s.
     assert_eq!(denied.retry_after(), Micros::from_secs(21));
     assert_eq!(denied.limits().next().unwrap().reset_after(), Micros::from_secs(40));
-    // Another one cannot make it worse, and neither can one that is settled again.
+    // Another settlement cannot increase the debt, and neither can a repeated settlement.
     assert_eq!(limiter.settle(&other, 1_000).await.unwrap(), Settled::Done);
     assert_eq!(limiter.settle(&reservation, 1_000).await.unwrap(), Settled::Already);
     assert_eq!(limiter.acquire("x").await.unwrap().retry_after(), Micros::from_secs(21));

@@ -1,8 +1,8 @@
 //! Helper: a remote store that several nodes share, simulated in virtual time, with injected faults.
 //!
-//! The server decides with the pure algorithm ([`State`], [`evaluate`]). Each node reaches it over a link of its own, which
-//! delays, loses or cuts calls. The server can stop, start with or without its memory, and have its clock set. Run it in a
-//! tokio runtime with paused time: then a run depends on its seed only.
+//! The server decides with the pure algorithm ([`State`], [`evaluate`]). Each node reaches the server over its own
+//! link, which delays, loses or cuts calls. The server can stop, start with or without its memory, and have its clock
+//! set. Run it in a tokio runtime with paused time: then a run depends on its seed only.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -58,16 +58,16 @@ impl Clock for VirtualClock {
     }
 }
 
-/// What a link does to calls.
+/// Faults of a link.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Link {
     /// Longest delay in each direction, beside a millisecond that every call needs.
     pub delay_ms: u64,
-    /// Calls of a thousand that are lost, in each direction.
+    /// Number of lost calls per thousand, in each direction.
     pub lost: u64,
     /// No call passes.
     pub cut: bool,
-    /// A call that does not pass fails at once. Otherwise its sender waits in vain.
+    /// If true, a lost call fails at once; otherwise its sender waits for the timeout.
     pub resets: bool,
 }
 
@@ -91,7 +91,7 @@ impl Counter {
         let quota = self.quota;
         self.log.retain(|(entry, _)| counts(&quota, entry.at, now) && entry.cost > 0);
         self.log.sort_by_key(|(entry, _)| (entry.at, entry.seq));
-        // Attempts count whatever the limit is.
+        // Attempts count for any limit.
         let attempts = self.quota.with_count(Count::Attempts);
         self.state = State::new(&attempts);
         for (entry, _) in &self.log {
@@ -123,7 +123,7 @@ fn counts(quota: &Quota, at: Micros, now: Micros) -> bool {
 
 struct Server {
     stopped: bool,
-    /// Number of the server's life.
+    /// Number of starts of the server.
     run: u64,
     /// Microseconds by which its clock is ahead of the virtual time.
     ahead: i64,
@@ -262,7 +262,7 @@ pub(crate) struct SimulatedStore {
 }
 
 impl SimulatedStore {
-    /// Takes a message over the link, in either direction.
+    /// Sends a message over the link, in either direction.
     async fn travel(&self) -> Result<(), Error> {
         let (link, delay, lost) = {
             let mut server = self.simulation.server.lock();
@@ -278,7 +278,7 @@ impl SimulatedStore {
         if link.cut { Err(self.no_answer(link.resets).await) } else { Ok(()) }
     }
 
-    /// Waits for the time that a caller waits for an answer, and closes the connection.
+    /// Waits for the response timeout, and closes the connection.
     async fn no_answer(&self, resets: bool) -> Error {
         let (wait, fault) = if resets { (ms(1), Fault::Lost) } else { (RESPONSE_TIMEOUT, Fault::Timeout) };
         tokio::time::sleep(wait).await;

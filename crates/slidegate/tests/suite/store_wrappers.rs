@@ -22,7 +22,7 @@ use crate::oracle::Oracle;
 use crate::watchdog::Watchdog;
 
 const ENOUGH: usize = 60_000;
-/// On Redis, where an operation takes much longer than in memory.
+/// Number of operations on Redis, where an operation takes much longer than in memory.
 const SOME: usize = 24_000;
 
 /// Records the answers of the inner store in order.
@@ -84,7 +84,7 @@ async fn each_wrapper_conforms_in_memory() {
     conforms("coalesced, memory", &Coalesce::new(memory()), Encoding::Zset, ENOUGH).await;
     conforms("deny cache, memory", &DenyCache::new(memory()), Encoding::Zset, ENOUGH).await;
     conforms("lease, memory", &Lease::new(memory()), Encoding::Zset, ENOUGH).await;
-    conforms("all of them, memory", &stacked(memory()), Encoding::Zset, ENOUGH).await;
+    conforms("all wrappers, memory", &stacked(memory()), Encoding::Zset, ENOUGH).await;
 }
 
 #[tokio::test]
@@ -93,8 +93,8 @@ async fn each_wrapper_conforms_on_redis() {
     conforms("coalesced, Redis", &Coalesce::new(redis(&server)), Encoding::Zset, SOME).await;
     conforms("deny cache, Redis", &DenyCache::new(redis(&server)), Encoding::Zset, SOME).await;
     conforms("lease, Redis", &Lease::new(redis(&server)), Encoding::Zset, SOME).await;
-    conforms("all of them, Redis", &stacked(guarded(&server)), Encoding::Zset, SOME).await;
-    conforms("all of them, packed", &stacked(guarded(&server)), Encoding::Packed, SOME).await;
+    conforms("all wrappers, Redis", &stacked(guarded(&server)), Encoding::Zset, SOME).await;
+    conforms("all wrappers, packed", &stacked(guarded(&server)), Encoding::Packed, SOME).await;
 }
 
 /// Concurrent callers: the store decides as the algorithm says, each caller gets the answer of the store, and the store
@@ -193,7 +193,7 @@ impl Store for Slow {
             return Err(Error::store(Fault::Lost, "it is gone"));
         }
         if batch.iter().any(|checks| checks.as_slice()[0].key.as_str().starts_with("foreign")) {
-            return Err(Error::store(Fault::WrongType, "it is not ours"));
+            return Err(Error::store(Fault::WrongType, "the key is not ours"));
         }
         self.store.admit(batch).await
     }
@@ -241,18 +241,18 @@ async fn concurrent_calls_are_coalesced_in_order() {
     assert_eq!(slow.calls(), [1], "a single caller does not wait");
     for n in 1..=9 {
         tasks.push(start(&store, one("k")).await);
-        // A batch that is full does not wait for the first.
+        // A full batch does not wait for the first call.
         assert_eq!(slow.calls(), [&[1][..], &vec![4; n / 4][..]].concat());
     }
     let other = start(&store, one("other")).await;
-    assert_eq!(slow.calls(), [1, 4, 4, 1], "another server is not waited for");
+    assert_eq!(slow.calls(), [1, 4, 4, 1], "a call to another server does not wait");
     slow.let_go.add_permits(100);
     let mut used = Vec::new();
     for task in tasks {
         used.push(task.await.unwrap().unwrap()[0].verdicts[0].used);
     }
     assert_eq!(slow.calls(), [1, 4, 4, 1, 1]);
-    assert_eq!(used, (1..=10).collect::<Vec<u64>>(), "in the order in which they came");
+    assert_eq!(used, (1..=10).collect::<Vec<u64>>(), "callers are answered in the order in which they came");
     assert!(other.await.unwrap().is_ok());
 }
 
@@ -267,7 +267,7 @@ async fn full_queue_calls_directly_and_cancelled_callers_are_not_charged() {
     let (second, third) = (start(&store, one("k")).await, start(&store, one("k")).await);
     assert_eq!(slow.calls(), [1]);
     let fourth = start(&store, one("k")).await;
-    assert_eq!(slow.calls(), [1, 1], "there is no room, so it does not wait");
+    assert_eq!(slow.calls(), [1, 1], "the queue is full, so the call does not wait");
     third.abort();
     assert!(third.await.unwrap_err().is_cancelled());
     slow.let_go.add_permits(100);
@@ -339,10 +339,10 @@ async fn foreign_key_does_not_fail_the_batch() {
         assert_eq!(sources, [Source::Store, Source::Local, Source::Store]);
     }
     let inspection = failover.inspect(&Key::new("a", [])).await.unwrap().unwrap();
-    assert_eq!(inspection.used, 2, "what failed first had written nothing");
+    assert_eq!(inspection.used, 2, "the failed call had written nothing");
 }
 
-/// Callers that wait behind a server that hangs wait for one deadline, not two. Time that the machine took is not counted.
+/// Callers that wait behind a server that hangs wait for one deadline, not two. Stalls of the machine are not counted.
 #[tokio::test]
 async fn deadline_counts_from_arrival() {
     let server = RedisServer::start(Flavour::Redis7).without_ttl_check();

@@ -12,21 +12,21 @@ rules:
   - { name: login-per-user, match: { api: /login }, key: [user], limit: 5, window: 60s, count: attempts, code: 10008 }
 ";
 
-/// Asks at these milliseconds and says which were allowed.
+/// Acquires a permit at each of these milliseconds. Returns true for each that was allowed.
 fn at(quota: Quota, instants: &[u64]) -> Vec<bool> {
     let mut state = State::new(&quota);
     let admit = |ms: &u64| !state.admit(Micros::from_millis(*ms), &quota, 1).outcome.denies();
     instants.iter().map(admit).collect()
 }
 
-/// Document 004, by address: three in five seconds. Denied attempts count, so F and G stay out.
+/// Document 004, by address: three in five seconds. Denied attempts count, so F and G are denied.
 #[test]
 fn ip_timeline() {
     let quota = Quota::new(3, Duration::from_secs(5)).unwrap().with_count(Count::Attempts);
     //                      A    B      C      D      E      F      G
     let events = at(quota, &[0, 2_000, 3_000, 4_000, 5_100, 6_000, 6_500]);
     assert_eq!(events, [true, true, true, false, false, false, false]);
-    // With only admissions counted, A's place is free at 5.1 s.
+    // If only admissions count, A has left the window at 5.1 s.
     let events = at(quota.with_count(Count::Admitted), &[0, 2_000, 3_000, 4_000, 5_100, 6_000, 6_500]);
     assert_eq!(events, [true, true, true, false, true, false, false]);
 }
@@ -39,7 +39,7 @@ fn user_timeline() {
     assert_eq!(events, [true, true, true, true, true, false, true]);
 }
 
-/// Document 004: an address over its limit does not touch the user's count.
+/// Document 004: an address over its limit does not change the user's count.
 #[tokio::test]
 async fn guard_of_ip_and_user() {
     let clock = ManualClock::at(Micros::from_secs(1_000_000));
@@ -59,15 +59,15 @@ async fn guard_of_ip_and_user() {
     assert_eq!(
         login("1.2.3.5", "alice").await,
         (10008, vec![3, 5]),
-        "denied by the address, and counted there"
+        "the rule by address denies and counts the attempt"
     );
     // Without an address there is no check by address.
     let decision = limiter.acquire(Request::new([("api", "/login"), ("user", "bob")])).await.unwrap();
     assert_eq!(decision.limits().count(), 1);
 }
 
-/// Document 002, problem 1: "100 a second" lets 200 through in 0.02 s at the boundary of a fixed window; the
-/// exact window and the slices let 100.
+/// Document 002, problem 1: "100 a second" lets 200 through in 0.02 s at the boundary of a fixed window; the exact
+/// window and the time slices admit 100.
 #[test]
 fn boundary_burst() {
     let passed = |algorithm| {
@@ -96,7 +96,7 @@ fn entry_leaves_after_exactly_one_window() {
     assert!(admit(2_000_000));
 }
 
-/// A log that lives for years counts its time from a new base once in a while, and loses nothing by it.
+/// A log that exists for years stores its times relative to a base. When the base moves, no entry is lost.
 #[test]
 fn log_rebases_time_without_loss() {
     let day = 86_400_000_000u64;

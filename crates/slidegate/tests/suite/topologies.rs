@@ -131,7 +131,7 @@ async fn idle_keys_are_rewritten_while_their_slot_moves() {
     let check = |n, quota| Check::new(key(n), quota, 1);
     let packed = |check| Check { encoding: Encoding::Packed, ..check };
     let id = |text: &str| RequestId::new(text).unwrap();
-    // Checks before the slot moves, and again meanwhile.
+    // Checks before the slot moves, and checks during the move.
     let cases = [
         ("a window with different costs", check(0, quota), Checks::one(check(0, quota)).unwrap()),
         ("with an id", check(1, quota), Checks::one(check(1, quota)).unwrap().with_id(id("again"))),
@@ -252,7 +252,7 @@ async fn crosses(name: &str, store: &RedisStore, requests: u64) {
         (granted, denied) = (granted + g, denied + r);
         all_left.extend(left);
     }
-    // Asks that their caller left are carried through, each in a task; the id tells how it ended.
+    // A request whose caller was cancelled is completed in a task. A retry with the same id returns its outcome.
     let (mut last, mut quiet) = (usize::MAX, 0);
     soon("no task ends any more", || {
         let tasks = tokio::runtime::Handle::current().metrics().num_alive_tasks();
@@ -326,7 +326,7 @@ async fn attempts_over_several_slots_stop_at_the_first_denial() {
         }
         assert_eq!(store.admit(&[checks().peek()]).await.unwrap()[0].verdicts[0].used, n);
     }
-    // Without attempts, a denial leaves nothing behind, and tells of every check.
+    // Without attempts, a denial writes nothing, and returns a verdict for every check.
     let plain =
         Checks::new([Check::new(third.clone(), quota(100), 5), Check::new(second.clone(), quota(3), 1)]);
     let verdicts = store.admit(&[plain.unwrap()]).await.unwrap().remove(0);
@@ -431,11 +431,11 @@ async fn tag_puts_rules_into_one_slot() {
     assert_eq!(limiter.inspect(&key).await.unwrap().unwrap().used, 2);
 }
 
-/// A primary is killed: the other nodes continue, and its slots continue as soon as a replica has them.
+/// A primary is killed: the other nodes continue, and its slots are served again as soon as a replica has taken over.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn cluster_recovers_from_a_dead_primary() {
     let cluster = Arc::new(Cluster::start());
-    // A server that is slow on a busy machine is not one that died.
+    // Long timeouts, so that a slow server on a busy machine does not count as dead.
     let options =
         RedisOptions { response_timeout: Duration::from_secs(10), ..RedisOptions::cluster(cluster.urls()) };
     let store = RedisStore::with_options(&options).unwrap();
@@ -494,7 +494,7 @@ async fn sentinels_recover_from_a_dead_primary() {
             .unwrap();
     let batch = [Checks::one(Check::new(key(0), Quota::per_hour(1_000_000).unwrap(), 1)).unwrap()];
     store.admit(&batch).await.unwrap();
-    // One sentinel less is enough.
+    // The remaining sentinels are enough.
     sentinels.kill_sentinel(0);
     let killed = sentinels.kill_master();
     let (mut failed, clock) = (0, SystemClock::new());
@@ -504,7 +504,7 @@ async fn sentinels_recover_from_a_dead_primary() {
         assert!(clock.now().since(begun) < LIMIT, "no replica takes over");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    eprintln!("sentinel: the primary was killed: {failed} decisions failed, then on");
+    eprintln!("sentinel: the primary was killed: {failed} decisions failed before the next one succeeded");
     sentinels.wait_for_failover(killed);
     for _ in 0..100 {
         store.admit(&batch).await.unwrap();
@@ -559,7 +559,10 @@ async fn dead_shard_fails_only_its_own_keys() {
         (SystemClock::new(), async || store.inspect(&key(living)).await.unwrap().unwrap().used);
     let begun = clock.now();
     while used().await != 4 {
-        assert!(clock.now().since(begun) < LIMIT, "what was charged for both stays charged");
+        assert!(
+            clock.now().since(begun) < LIMIT,
+            "a request over both servers was charged and must stay charged"
+        );
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     eprintln!("shards: one of two died: its {} keys failed, the other {} went on", gone.len(), there.len());

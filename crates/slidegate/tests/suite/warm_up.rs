@@ -16,7 +16,8 @@ use slidegate_testkit::{FakeTime, Flavour, RedisServer, until, within_limit};
 use crate::conformance::Rng;
 use crate::oracle::Oracle;
 
-/// Document 002: 20, 50, 80, then 100 in a second. Asked for every millisecond, counted by seconds.
+/// Document 002: 20, 50, 80, then 100 in a second. Requests arrive every millisecond, and admissions are counted by
+/// second.
 #[tokio::test]
 async fn climbs_as_in_the_documents() {
     for algorithm in ["sliding-window", "fixed-window"] {
@@ -41,7 +42,7 @@ async fn climbs_as_in_the_documents() {
             seconds.push(second().await);
         }
         assert_eq!(seconds, [20, 50, 80, 100, 100, 100], "{algorithm}");
-        // Not yet idle for long enough: the last admission was in the second before.
+        // The key was not idle for long enough: its last admission was in the second before.
         clock.advance(Micros::from_millis(58_000));
         assert_eq!(second().await, 100, "{algorithm}");
         clock.advance(Micros::from_secs(61));
@@ -53,7 +54,7 @@ async fn climbs_as_in_the_documents() {
     }
 }
 
-/// At any instant of a linear climb exactly as many fit as the line says.
+/// At any instant of a linear climb, the number of permits that fit is exactly the value of the line.
 #[test]
 fn linear_climb_is_exact_to_the_permit() {
     let warm_up = WarmUp::new(20, Duration::from_secs(30)).unwrap();
@@ -62,7 +63,7 @@ fn linear_climb_is_exact_to_the_permit() {
         let mut state = State::new(&quota);
         let start = Micros::from_secs(100);
         state.admit(start, &quota, 1);
-        // Kept warm, and in the window before this one.
+        // The first admission starts the climb, and may still be in the window.
         let now = Micros::new(start.get() + millis * 1_000);
         let counted = u64::from(millis < 1_000);
         let fits = (0..2_000).filter(|_| state.admit(now, &quota, 1).outcome == Outcome::Charged).count();
@@ -170,7 +171,7 @@ fn attempts_fit_after_retry_after() {
     let (mut rng, mut state, mut now) = (Rng::new(3), State::new(&quota), 10_000_000);
     let (mut denied, mut cold) = (0, 0);
     for _ in 0..20_000 {
-        // Now and then none is admitted for long.
+        // Sometimes there is a long pause between requests.
         let longest = if rng.below(200) == 0 { 1_500_000 } else { 90_000 };
         now += rng.below(longest);
         let cost = 1 + rng.below(3);
@@ -203,8 +204,8 @@ fn three(server: &RedisServer) -> [RedisStore; 3] {
     [&options, &options, &without_scripts].map(|options| RedisStore::with_options(options).unwrap())
 }
 
-/// Document 002 in Redis, by a clock that is moved by hand: three nodes admit the curve in each second, every
-/// reported limit is that of its instant, and after the idle time the limit is cold again.
+/// Document 002 in Redis, with a clock that the test moves: in each second three nodes admit the value of the curve,
+/// every reported limit is the limit of its instant, and after the idle time the limit is cold again.
 #[tokio::test]
 async fn curve_follows_the_clock_of_redis() {
     for (shape, over) in [("steps", 4), ("linear", 4), ("linear", 30)] {
@@ -216,7 +217,7 @@ async fn curve_follows_the_clock_of_redis() {
         let quota = Quota::per_second(100).unwrap().with_warm_up(warm_up).unwrap();
         let checks = Checks::one(Check::new(Key::new("orders", []), quota, 1)).unwrap();
         let mut limits = 0;
-        // Asked for every ten milliseconds by each node, counted by seconds.
+        // Each node sends a request every ten milliseconds, and admissions are counted by second.
         let mut seconds = async |start: u64, from: Option<u64>, seconds: u64| {
             let mut admitted = vec![0; seconds as usize];
             for step in 0..seconds * 100 {
@@ -224,7 +225,11 @@ async fn curve_follows_the_clock_of_redis() {
                 time.stop_at(now);
                 for node in &nodes {
                     let verdicts = node.admit(std::slice::from_ref(&checks)).await.unwrap().remove(0);
-                    assert_eq!(verdicts.at.get() % SECOND, now % SECOND, "the clock is where it was put");
+                    assert_eq!(
+                        verdicts.at.get() % SECOND,
+                        now % SECOND,
+                        "the clock shows the time that was set"
+                    );
                     let verdict = verdicts.verdicts[0];
                     let share = share(20, shape == "steps", now - from.unwrap_or(start), over * SECOND);
                     assert_eq!(u128::from(verdict.limit), share / 100, "{shape} over {over} s");
@@ -234,14 +239,14 @@ async fn curve_follows_the_clock_of_redis() {
             }
             admitted
         };
-        // By the end of a second as many were admitted in it as the limit is then.
+        // At the end of a second, its admissions equal the limit at that instant.
         let curve = |from: u64, seconds: u64| -> Vec<u128> {
             let end = |second: u64| (from + second) * SECOND + 990_000;
             (0..seconds).map(|second| share(20, shape == "steps", end(second), over * SECOND) / 100).collect()
         };
         let first = seconds(10 * SECOND, None, over + 2).await;
         assert_eq!(first, curve(0, over + 2), "{shape} over {over} s");
-        // Not yet idle for long enough: the last admission was in the second before.
+        // The key was not idle for long enough: its last admission was in the second before.
         let last = 10 + over + 2;
         let still = seconds((last + 58) * SECOND, Some(10 * SECOND), 1).await;
         assert_eq!(still, [100], "{shape} over {over} s");
@@ -296,7 +301,7 @@ async fn three_nodes_follow_one_curve() {
             if round >= 2 && oracle.seen.warming_up > 50 && oracle.seen.denied > 0 {
                 break;
             }
-            // A machine that stands still for the idle time makes it cold, and the climb begins again.
+            // If the machine stalls for the idle time, the limit becomes cold and climbs again.
             let warming_up = async {
                 let mut limit = 0;
                 while limit < 100 {
@@ -382,10 +387,14 @@ async fn denials_are_not_cached_while_the_limit_climbs() {
     }
     let denied = admit().await;
     assert_eq!(denied.verdicts[0].outcome, Outcome::Denied);
-    assert_eq!(denied.verdicts[0].retry_after, Micros::from_secs(2), "when the limit is six");
+    assert_eq!(
+        denied.verdicts[0].retry_after,
+        Micros::from_secs(2),
+        "the request fits when the limit is six"
+    );
     clock.advance(Micros::from_secs(2));
     assert_eq!(admit().await.verdicts[0].outcome, Outcome::Charged);
-    // At its full height it is as ever.
+    // At the full limit, denials are cached again.
     clock.advance(Micros::from_secs(20));
     while admit().await.verdicts[0].outcome == Outcome::Charged {}
     assert_eq!(admit().await.source, Source::DenyCache);

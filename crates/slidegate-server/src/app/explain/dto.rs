@@ -36,7 +36,7 @@ pub(crate) struct RuleBody {
     /// Reason why the rule does not apply, for programs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) reason: Option<ReasonBody>,
-    /// The same, for people.
+    /// The same reason as text, for people.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) why: Option<String>,
     /// Count under the request's key, if the rule counts.
@@ -73,11 +73,11 @@ pub(crate) enum VerdictBody {
 pub(crate) enum ReasonBody {
     /// Its mode is `off`.
     Off,
-    /// Its `match` wants another value.
+    /// Its `match` requires another value.
     Match { attribute: String, wanted: Vec<String>, found: Option<String> },
     /// The request lacks an attribute of its `key`.
     Key { attribute: String },
-    /// It is `only` for requests without this attribute.
+    /// The rule has `only`, and the request has this additional attribute.
     Only { attribute: String },
     /// Another rule of its group comes first.
     Group { group: String, rule: String },
@@ -99,7 +99,7 @@ pub(crate) struct CountedBody {
     /// Limit at this moment: lower during a warm-up, different if the rule follows the load.
     pub(crate) limit_now: u64,
     pub(crate) window_ms: u64,
-    /// True if this key has a limit of its own.
+    /// True if an override sets the limit of this key.
     pub(crate) overridden: bool,
     /// Factor by which the limit is multiplied now, if the rule follows the load.
     #[serde(skip_serializing_if = "Option::is_none")]

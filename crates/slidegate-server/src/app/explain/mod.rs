@@ -34,7 +34,7 @@ pub(crate) async fn explain(
     request: &Request<'_>,
 ) -> Result<ExplanationBody, Error> {
     let (decision, never) = match limiter.peek(request).await {
-        // The counts are shown anyway.
+        // Even then the explanation shows the counts.
         Err(error) if error.is_too_costly() => {
             (limiter.peek(Request::from(request).permits(0)).await?, Some(error))
         }

@@ -82,7 +82,7 @@ impl Memory {
         if servers.is_empty() {
             return None;
         }
-        // Without a bound on every server there is no maximum.
+        // If any server has no bound, there is no maximum.
         let bounded = servers.iter().all(|server| server.max > 0);
         let max: u64 = servers.iter().map(|server| server.max).sum();
         Some(MemoryBody {

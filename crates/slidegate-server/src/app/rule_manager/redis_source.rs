@@ -99,7 +99,7 @@ async fn warn_of_foreign_entry(store: &RedisStore, known: &mut Option<String>) -
 }
 
 /// Checks that the rules in force are still in Redis. If Redis has lost them, they are stored again. If Redis has other
-/// rules instead, those are put in force, whatever their version.
+/// rules instead, those are put in force, even if their version is older.
 async fn restore_if_lost(
     store: &RedisStore,
     known: u64,

@@ -32,7 +32,7 @@ pub(super) struct WordCounts {
 
 impl WordCounts {
     pub(super) fn add(&mut self, word: &str, count: u64) {
-        // There are only a few, and the first usually matches.
+        // There are only a few words, and the first usually matches.
         if let Some((_, known)) = self.counts.iter_mut().find(|(known, _)| known == word) {
             *known += count;
         } else if word.chars().nth(MAX_WORD_CHARS).is_some() {

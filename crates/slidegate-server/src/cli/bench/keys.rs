@@ -50,7 +50,8 @@ mod tests {
         counts
     }
 
-    /// One count in four hundred deviates by more than three standard deviations; none of these by more than five.
+    /// About one count in four hundred deviates by more than three standard deviations. None of these counts deviates
+    /// by more than five.
     fn near(count: u64, share: f64) -> bool {
         let expected = REQUESTS as f64 * share;
         (count as f64 - expected).abs() < 5.0 * expected.sqrt()

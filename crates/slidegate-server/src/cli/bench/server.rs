@@ -64,7 +64,7 @@ impl Connection {
     /// Connects in advance, so that no request waits for it.
     pub(super) async fn open(server: Arc<Server>) -> Result<Self, String> {
         let connected = tokio::time::timeout(server.timeout, server.server.connect()).await;
-        let connected = connected.unwrap_or_else(|_| Err("it does not answer".to_owned()));
+        let connected = connected.unwrap_or_else(|_| Err("the server does not answer".to_owned()));
         let sender = connected.map_err(|error| format!("cannot reach {}: {error}", server.url))?;
         Ok(Connection { server, sender: Some(sender) })
     }
@@ -103,7 +103,7 @@ impl Connection {
         let mut sender = match self.sender.take() {
             Some(mut sender) => match sender.ready().await {
                 Ok(()) => sender,
-                // The server closed it while it was idle.
+                // The server closed the connection while it was idle.
                 Err(_) => self.reconnect().await?,
             },
             None => self.reconnect().await?,

@@ -166,8 +166,8 @@ impl Worker<'_> {
     }
 }
 
-/// Yields to other callers now and then, which a memory store, always ready, would never do. It runs between requests,
-/// because a yield inside a request would add the turns of all other callers to its latency.
+/// Yields to other callers at intervals. A memory store is always ready, so its callers would never yield otherwise.
+/// The yield is between requests: inside a request it would add the time of all other callers to the latency.
 async fn yield_turn() {
     coop::consume_budget().await;
     if !coop::has_budget_remaining() {

@@ -100,7 +100,7 @@ impl Descriptor {
             entries.map(|entry| Entry { key: lossy(entry.key), value: lossy(entry.value) }).collect();
         let limit_override = limit.map(|limit| LimitOverride::check(limit, domain, &entries)).transpose()?;
         number_repeated_keys(&mut entries);
-        // A descriptor's own cost of 0 is meant as such: it only reads.
+        // If a descriptor sets its own cost to 0, it only reads.
         let permits = hits_addend.unwrap_or(permits);
         Ok(Descriptor { entries, permits, limit_override })
     }

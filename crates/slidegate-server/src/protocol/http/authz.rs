@@ -15,7 +15,7 @@ impl ConnectionHandler {
     /// Checks that a request may be answered. `endpoint` is `None` for an unknown path.
     pub(super) fn authorize(&self, endpoint: Option<Endpoint>, headers: &HeaderMap) -> Result<(), ApiError> {
         if headers.get_all(header::AUTHORIZATION).iter().nth(1).is_some() {
-            // Proxies in between could each use a different one.
+            // Two proxies on the way could each use a different header.
             let message = "`authorization` is given twice: send one header";
             return Err(ApiError::new(Code::InvalidRequest, message));
         }
@@ -94,7 +94,7 @@ pub(super) fn authorize_change(role: Role, access: &Auth, headers: &HeaderMap) -
     if access.has_admin() || !may_be_from_web_page(headers) { Ok(()) } else { Err(cross_site_change_error()) }
 }
 
-/// Headers in which proxies describe the request that they ask about.
+/// Headers in which proxies describe the request of their client.
 const PROXY_HEADERS: [&str; 2] = ["forwarded", "x-real-ip"];
 const PROXY_HEADER_PREFIXES: [&str; 2] = ["x-forwarded-", "x-original-"];
 

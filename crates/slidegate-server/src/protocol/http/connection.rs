@@ -76,7 +76,7 @@ fn serve_with_hyper(
             let endpoint = handler.endpoints.find(request.method().as_str(), request.uri().path());
             let mut answer = handler.answer(endpoint, request).await;
             if meter.over_budget.load(Ordering::Relaxed) && answer.status() == StatusCode::BAD_REQUEST {
-                // To the handler it looks like a body that ends too early.
+                // The handler sees this as a body that ends too early.
                 answer = over_budget_response();
             }
             meter.reset();

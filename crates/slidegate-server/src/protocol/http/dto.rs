@@ -262,6 +262,6 @@ impl<'de> Visitor<'de> for AttributesVisitor {
     }
 }
 
-/// `Cow` that borrows where it can; serde's own never does inside a pair.
+/// `Cow` that borrows if possible; the `Cow` of serde never borrows inside a pair.
 #[derive(Deserialize)]
 struct Text<'a>(#[serde(borrow)] Cow<'a, str>);

@@ -166,8 +166,8 @@ pub(super) fn route() -> Route {
 
 type KeyPath = Result<Path<String>, PathRejection>;
 
-/// Returns the key as written in the URL, and then percent-decoded. Keys have escapes of their own, so a key
-/// that was copied from a response is found as it is.
+/// Returns the key as written in the URL, and then percent-decoded. Keys contain escapes, so a key that was copied from
+/// a response must be found without decoding.
 fn candidate_keys(uri: &Uri, path: KeyPath) -> Result<[Key; 2], ApiError> {
     let Path(decoded) = path.map_err(|_| ApiError::new(Code::InvalidKey, "a key must be UTF-8"))?;
     let raw = uri.path().strip_prefix("/v1/keys/").unwrap_or_default();

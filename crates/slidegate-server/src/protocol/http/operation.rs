@@ -19,7 +19,7 @@ pub(super) enum Access {
     Admin,
 }
 
-/// Client that an operation charges. It decides how requests of web pages are recognised.
+/// Client that an operation charges. The recognition of requests from web pages depends on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Charge {
     /// The operation charges nothing.

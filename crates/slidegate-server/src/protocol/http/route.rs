@@ -81,8 +81,8 @@ impl Endpoints {
         Endpoints(endpoints.collect())
     }
 
-    /// Returns the endpoint of a request. A method that the path does not take gets the first endpoint of the path,
-    /// and `HEAD` thereby the one of `GET`.
+    /// Returns the endpoint of a request. A method that the path does not accept gets the first endpoint of the path.
+    /// So `HEAD` gets the endpoint of `GET`.
     pub(super) fn find(&self, method: &str, path: &str) -> Option<Endpoint> {
         let is_at = |known: &str| match known.split_once('{') {
             Some((prefix, _)) => path.starts_with(prefix),

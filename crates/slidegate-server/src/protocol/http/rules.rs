@@ -63,7 +63,7 @@ struct FailureBody {
 #[derive(JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 #[schemars(rename = "NewRules")]
-#[expect(dead_code, reason = "only its schema is used: mistakes in rules are told with their lines")]
+#[expect(dead_code, reason = "only its schema is used: mistakes in rules are reported with their lines")]
 struct RulesInput {
     /// Ignored.
     edition: Option<Value>,

@@ -83,7 +83,7 @@ struct ServerBody {
     nodes: u64,
     /// Number of outages.
     outages: u64,
-    /// Permits that were written back to it.
+    /// Permits that were written back to the server.
     written_back: u64,
     /// Permits by which writing back took keys above their limit.
     excess: u64,

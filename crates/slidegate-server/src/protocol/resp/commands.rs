@@ -37,7 +37,7 @@ pub(super) enum ReplyFormat {
 pub(super) struct Bucket {
     /// Capacity of the bucket.
     limit: u64,
-    /// True if the command requests more than the capacity. It is denied, so the store is only asked for the
+    /// True if the command requests more than the capacity. The command is denied, and the store only returns the
     /// current state.
     exceeds_limit: bool,
 }
@@ -334,7 +334,7 @@ mod tests {
             (0, "THROTTLE user:123 2 1 60", [1, 2, 0, 120, 0]),
             (0, "THROTTLE user:123 2 1 60", [0, 2, 0, 120, 60]),
             (0, "THROTTLE user:123 2 1 60 0", [1, 2, 0, 120, 0]),
-            // Can never be allowed: the retry time is the time to fill an empty bucket.
+            // The request can never be allowed, so the retry time is the time to fill an empty bucket.
             (0, "THROTTLE user:123 2 1 60 3", [0, 2, 0, 120, 120]),
             (60_000, "THROTTLE user:123 2 1 60", [1, 2, 0, 120, 0]),
         ])

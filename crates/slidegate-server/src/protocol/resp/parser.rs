@@ -14,7 +14,7 @@
 //!
 //! `). A general decoder reads nested frames to any depth. This parser reads only commands and allocates
 //! nothing for announced lengths. It starts again from the first byte of a command whenever more of it has
-//! arrived. That takes one step per word, however long the words are.
+//! arrived. That takes one step per word, for words of any length.
 
 use std::fmt;
 

@@ -10,10 +10,10 @@ use super::CommandName;
 use super::batch::decision_parser;
 use super::commands::{DecisionCommand, parse_change};
 
-/// Maximum number of commands in one transaction, the same as of requests in an HTTP batch.
+/// Maximum number of commands in one transaction: as many as requests in an HTTP batch.
 pub(super) const MAX_QUEUED: usize = 1_000;
 
-/// Maximum size of one transaction in bytes, the same as of an HTTP batch.
+/// Maximum size of one transaction in bytes: as large as an HTTP batch.
 pub(super) const MAX_BYTES: usize = 1 << 20;
 
 /// Open transaction of one client.

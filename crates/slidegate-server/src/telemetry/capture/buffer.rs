@@ -30,9 +30,9 @@ pub(crate) struct Bounds {
 /// Reason why a recording ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum EndReason {
-    /// It has reached its size.
+    /// The recording has reached its size.
     Full,
-    /// It has reached its duration.
+    /// The recording has reached its duration.
     Time,
     /// The server stops.
     Stopped,
@@ -143,7 +143,7 @@ impl LineReceiver {
     /// Waits for lines and returns all that are buffered. None when the recording has ended.
     pub(crate) async fn next(&mut self) -> Option<Vec<u8>> {
         loop {
-            // Checked first, so that it also ends while lines come faster than they are taken.
+            // The duration is checked first, so that the recording ends even if lines come faster than they are taken.
             if self.deadline.as_mut().is_some_and(|deadline| deadline.now_or_never().is_some()) {
                 self.deadline = None;
                 self.buffer.end(EndReason::Time);

@@ -85,7 +85,7 @@ fn write(runtime: &Handle, mut receiver: LineReceiver, path: &Path, mut file: Fi
 fn write_lines(runtime: &Handle, receiver: &mut LineReceiver, to: &mut impl Write) -> io::Result<()> {
     while let Some(lines) = runtime.block_on(receiver.next()) {
         to.write_all(&lines)?;
-        // Flushed, so that a compressed file can be unpacked up to here, even if this process is killed.
+        // The file is flushed, so that its compressed part can be unpacked even if this process is killed.
         to.flush()?;
         std::thread::sleep(WRITE_INTERVAL);
     }

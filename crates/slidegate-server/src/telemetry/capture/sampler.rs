@@ -78,7 +78,7 @@ mod tests {
             assert!(included == [true; 3] || included == [false; 3]);
             recorded += u32::from(included[0]);
         }
-        // Ten standard deviations from a quarter.
+        // The bounds are ten standard deviations from a quarter.
         assert!((725..=1_275).contains(&recorded), "{recorded}");
         let whole = ClientSampler::new(2_500, Vec::new(), Vec::new());
         let one = [("ip", "1"), ("api", "/a")];

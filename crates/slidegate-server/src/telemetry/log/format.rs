@@ -45,7 +45,8 @@ impl LineWriter {
             Format::Json => json(&timestamp.to_string(), level, message, fields),
         };
         line.push('\n');
-        // One write, so that lines of several threads do not mix. A failure cannot be reported anywhere.
+        // The line is written at once, so that lines of several threads do not mix. A failure cannot be reported
+        // anywhere.
         let _ = std::io::stderr().lock().write_all(line.as_bytes());
     }
 }

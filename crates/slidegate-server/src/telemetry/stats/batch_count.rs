@@ -39,7 +39,7 @@ impl VerdictRun<'_> {
     }
 
     fn count(self, shard: usize, took: Micros) {
-        // Plus one, to distinguish no decision from a usage of zero.
+        // The value is increased by one, to distinguish a usage of zero from no decision.
         let usage = 1 + self.used.saturating_mul(1_000) / self.limit.max(1);
         let verdict = (self.verdict, self.source);
         let counters = &self.row.counters[shard];

@@ -237,10 +237,10 @@ mod tests {
             counters.adapt(&mut before, 1_000);
             weights
         };
-        assert_eq!(round(100_000), 100_000, "each for itself at first");
+        assert_eq!(round(100_000), 100_000, "at first every decision is sampled");
         let estimate = round(100_000);
         assert!((90_000..110_000).contains(&estimate), "{estimate}");
         round(10);
-        assert_eq!(round(500), 500, "few are all taken again");
+        assert_eq!(round(500), 500, "at a low rate every decision is sampled again");
     }
 }

@@ -123,7 +123,7 @@ impl DecisionStats {
 
     /// Counts by the limiter's current rules from now on. Rules that stay keep their counts.
     pub(crate) fn update_rules(&self, limiter: &Limiter<AnyStore>) {
-        // One thread at a time, so that the newest rules win.
+        // Only one thread updates at a time, so that the newest rules stay.
         let _lock = self.per_second.lock();
         let rules = limiter.rules();
         let before = self.table.load();

@@ -19,15 +19,15 @@ pub(super) type ShadowCounts = [u64; 4];
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct Shadow {
     rule: String,
-    /// Rule that it would replace.
+    /// Rule that the shadow rule would replace.
     #[serde(skip_serializing_if = "Option::is_none")]
     shadow_of: Option<String>,
-    /// Decisions that it evaluated.
+    /// Decisions that the shadow rule evaluated.
     decisions: u64,
     would_deny: u64,
-    /// Requests that were allowed and that it would have denied.
+    /// Requests that were allowed and that the shadow rule would have denied.
     newly_denied: u64,
-    /// Requests that only the rule it would replace denied, and that it would have allowed.
+    /// Requests that only the replaced rule denied, and that the shadow rule would have allowed.
     newly_allowed: u64,
 }
 

@@ -67,7 +67,7 @@ mod parent {
         #[default]
         Missing,
         Parent(Parent),
-        /// An invalid header, or several: the span has no parent then.
+        /// If the header is invalid or repeated, the span has no parent.
         Invalid,
     }
 

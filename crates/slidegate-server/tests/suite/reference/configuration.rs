@@ -58,7 +58,7 @@ Rules are not changed: they mean the same on every node, in `slidegate simulate`
 references like the server. `simulate` and `explain --config`, which need only the rules, do not read sections with references.
 ";
 
-/// Type of a field, for people.
+/// Readable name of a field's type.
 fn type_name(kind: &Kind) -> String {
     match kind {
         Kind::Flag => "flag".into(),
@@ -92,7 +92,7 @@ fn bounds(kind: &Kind) -> String {
     }
 }
 
-/// Value of a field that shows how it is written.
+/// Example value of a field.
 fn example(terms: &Terms, kind: &Kind, default: Option<&str>) -> String {
     let given = terms.example.or(default.filter(|default| !default.is_empty()));
     given.map_or_else(
@@ -115,7 +115,7 @@ fn example(terms: &Terms, kind: &Kind, default: Option<&str>) -> String {
     )
 }
 
-/// Sections inside of a type.
+/// Nested sections of a type.
 fn nested(kind: &Kind) -> Vec<&Description> {
     match kind {
         Kind::Section(section) => vec![section],
@@ -194,7 +194,7 @@ fn page_lists_every_field() {
     compare("docs/reference/configuration.md", &page);
 }
 
-/// Pieces of YAML and values at the edges, which no declaration contains.
+/// YAML syntax and boundary values, which no declaration contains.
 const YAML_WORDS: [&str; 20] = [
     "- {",
     "\\x0a",
@@ -255,7 +255,7 @@ fn fuzz_dictionaries_have_every_field() {
     compare("fuzz/words/config", &dictionary(&Config::describe(), &[&YAML_WORDS, &CONFIG_WORDS]));
 }
 
-/// Other fields that a field needs beside it, by its path.
+/// Other fields that a field requires, by its path.
 const COMPANIONS: [(&str, &str); 7] = [
     ("rules.burst", "algorithm: token-bucket"),
     ("rules.slices", "algorithm: time-slice"),
@@ -266,7 +266,7 @@ const COMPANIONS: [(&str, &str); 7] = [
     ("redis.tls.key", "cert: x"),
 ];
 
-/// Every example on the page is valid where it is written.
+/// Every example on the page is valid in its place.
 #[test]
 fn every_example_is_accepted() {
     let mut examples = 0;

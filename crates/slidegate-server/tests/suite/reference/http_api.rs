@@ -158,7 +158,7 @@ fn page_lists_every_operation() {
     let mut used = BTreeSet::new();
     let mut page = INTRODUCTION.to_owned();
     let mut paths: Vec<_> = document["paths"].as_object().unwrap().iter().collect();
-    // Decisions come first. The files of the dashboard are no API.
+    // Decisions come first. The files of the dashboard are not part of the API.
     paths.retain(|(path, _)| *path != "/dashboard/{file}");
     paths.sort_by_key(|(path, _)| !path.starts_with("/v1/"));
     for (path, operations) in paths {
@@ -167,7 +167,7 @@ fn page_lists_every_operation() {
         if operations.values().all(|operation| operation["summary"] == first["summary"]) {
             let method = operations.keys().next().unwrap().to_uppercase();
             let method = if operations.len() == 1 { method.as_str() } else { "Any method," };
-            // In code, because mdBook reads `{key}` at the end of a heading as an attribute.
+            // The path is formatted as code, because mdBook reads `{key}` at the end of a heading as an attribute.
             writeln!(page, "\n## {method} `{path}`").unwrap();
             write_operation(&mut page, first, &mut used);
             continue;

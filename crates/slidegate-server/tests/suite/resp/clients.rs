@@ -115,7 +115,7 @@ for protocol in (2, 3):
         except redis.ResponseError as error:
             assert "wrong number of arguments" in str(error), error
     left = r.execute_command("SG.PEEK", "ACQUIRE", f"aborted{protocol}", 2, 60000)[2]
-    assert left == 2, "what was discarded was not charged"
+    assert left == 2, "discarded commands were not charged"
     try:
         with r.pipeline() as pipe:
             pipe.watch("key")

@@ -41,7 +41,7 @@ fn rules_decide_by_attributes() {
     let login = "SG.CHECK api /login ip 1.2.3.4 user alice";
     for left in [2, 1, 0] {
         let numbers = client.call(login).numbers();
-        assert_eq!(numbers[..4], [1, 3, left, 0], "the one with least left");
+        assert_eq!(numbers[..4], [1, 3, left, 0], "the limit with the fewest permits left");
     }
     let denied = client.call(login).numbers();
     assert_eq!(denied[..3], [0, 3, 0]);
@@ -239,6 +239,6 @@ fn inline_commands() {
     assert_eq!(client.read(), Some(simple("PONG")));
     client.send(b"*0\r\n*-1\r\nPOST / HTTP/1.1\r\nHost: x\r\n\r\nSG.ACQUIRE r 1 60000\r\n");
     let rest = client.rest();
-    assert_eq!(rest.len(), 1, "what a browser sends is not obeyed");
+    assert_eq!(rest.len(), 1, "commands from a browser are not executed");
     assert!(rest[0].error().starts_with("ERR Protocol error: received an HTTP request"));
 }

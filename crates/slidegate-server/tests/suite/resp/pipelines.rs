@@ -8,7 +8,8 @@ use slidegate_testkit::eventually;
 
 use super::raw_client::{RespServer, bulk, encode, simple};
 
-/// Eight clients, each with many commands in flight: exactly `limit` pass, and each is answered in its order.
+/// Eight clients, each with many commands in flight: exactly `limit` commands pass, and each client gets its replies in
+/// order.
 #[test]
 fn concurrent_pipelines_admit_exactly_the_limit() {
     let server = RespServer::open();
@@ -26,7 +27,7 @@ fn concurrent_pipelines_admit_exactly_the_limit() {
                             bytes.extend(encode(&format!("ECHO {n}-{round}-{i}")));
                         }
                     }
-                    // Longer than what is read at once, and cut anywhere.
+                    // The pipeline is longer than one read, and is cut at any byte.
                     let (first, second) = bytes.split_at((round * 97 + 13) % bytes.len());
                     client.send(first);
                     client.send(second);
@@ -34,7 +35,7 @@ fn concurrent_pipelines_admit_exactly_the_limit() {
                     for i in 0..30 {
                         let numbers = client.read().unwrap().numbers();
                         allowed.fetch_add(numbers[0].unsigned_abs(), Ordering::Relaxed);
-                        assert!(numbers[2] <= last, "what is left grows less");
+                        assert!(numbers[2] <= last, "the remaining permits never increase");
                         last = numbers[2];
                         if i % 7 == n % 7 {
                             assert_eq!(client.read(), Some(bulk(&format!("{n}-{round}-{i}"))));
@@ -47,7 +48,7 @@ fn concurrent_pipelines_admit_exactly_the_limit() {
     assert_eq!(allowed.into_inner(), 5_000, "of 9600");
 }
 
-/// More commands in one write than a batch has, and than fit the buffers.
+/// One write has more commands than a batch may have, and than the buffers hold.
 #[test]
 fn long_pipeline_is_answered_completely() {
     let server = RespServer::open();

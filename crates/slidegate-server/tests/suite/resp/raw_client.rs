@@ -64,7 +64,7 @@ impl RespServer {
         self.stop.take().unwrap().send(()).unwrap();
         let served = self.served.take().unwrap();
         let stopped = async { tokio::time::timeout(Duration::from_secs(60), served).await };
-        self.runtime.block_on(stopped).expect("it stops within 60 s").unwrap();
+        self.runtime.block_on(stopped).expect("the server stops within 60 s").unwrap();
     }
 
     pub(crate) fn block_on<F: Future>(&self, future: F) -> F::Output {
@@ -145,7 +145,7 @@ impl Wire {
     }
 
     pub(crate) fn finish(&mut self, how: Shutdown) {
-        // It may have ended already.
+        // The connection may have ended already.
         let _ = self.0.get_mut().shutdown(how);
     }
 
@@ -163,7 +163,7 @@ impl Wire {
             Err(error) if error.kind() == ErrorKind::WouldBlock => {
                 panic!("neither an answer nor the end of the connection in {PATIENCE:?}")
             }
-            // It was reset.
+            // The connection was reset.
             Err(_) => return None,
             Ok(_) => {}
         }

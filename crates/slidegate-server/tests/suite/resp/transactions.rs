@@ -44,9 +44,9 @@ fn exec_decides_queued_commands_in_order() {
         let answers = array(client.read().unwrap());
         let numbers = |i: usize| answers[i].numbers()[..3].to_vec();
         assert_eq!([numbers(0), numbers(2), numbers(5)], [[1, 2, 1], [1, 2, 0], [0, 2, 0]]);
-        assert_eq!(numbers(1), [0, 1, 0], "by redis-cell's numbers it is allowed");
+        assert_eq!(numbers(1), [0, 1, 0], "0 means allowed in replies of redis-cell");
         assert_eq!(answers[3], bulk("x"));
-        assert_eq!(answers[4].numbers()[0], 0, "a peek sees what was charged before it");
+        assert_eq!(answers[4].numbers()[0], 0, "a peek sees earlier charges of its transaction");
         assert_eq!(client.call("PING"), simple("PONG"));
         // An empty transaction is an empty array.
         assert_eq!(client.call("MULTI"), simple("OK"));
@@ -112,9 +112,9 @@ fn misplaced_multi_and_exec_are_rejected() {
     }
     assert_eq!(client.call("MULTI"), simple("OK"));
     assert_eq!(client.call("MULTI").error(), "ERR MULTI calls can not be nested");
-    assert_eq!(client.call(ACQUIRE), simple("QUEUED"), "the first one goes on");
+    assert_eq!(client.call(ACQUIRE), simple("QUEUED"), "the first transaction continues");
     assert_eq!(array(client.call("EXEC")).len(), 1);
-    // A client without a token begins nothing.
+    // A client without a token cannot begin a transaction.
     let server = RespServer::locked("secret");
     let mut unauthenticated = server.client();
     for command in ["MULTI", ACQUIRE, "EXEC", "WATCH x"] {
@@ -146,7 +146,7 @@ fn transaction_size_is_bounded() {
     let denied = answers.iter().filter(|answer| **answer != simple("QUEUED")).count();
     assert_eq!(denied, 1, "{:?}", answers.last());
     assert!(client.read().unwrap().error().starts_with("EXECABORT"));
-    // As many as there may be are decided.
+    // A transaction with the maximum number of commands is decided.
     client.send(&encode("MULTI"));
     client.send(&encode(ACQUIRE).repeat(1_000));
     client.send(&encode("EXEC"));
@@ -155,7 +155,7 @@ fn transaction_size_is_bounded() {
     assert_eq!(allowed, 2);
 }
 
-/// A client that begins a transaction and keeps sending has no more time for it than for a command.
+/// A transaction must be complete within the timeout of a command, even if the client keeps sending.
 #[test]
 fn transaction_has_the_timeout_of_a_command() {
     let limits = Limits { request: Duration::from_secs(2), ..Limits::default() };
@@ -163,13 +163,13 @@ fn transaction_has_the_timeout_of_a_command() {
     let mut client = server.client();
     client.send(&encode("MULTI"));
     eventually("the transaction is given up", || !client.try_send(&encode("PING")));
-    // Several in a row have that time each.
+    // Each of several transactions in a row has the full timeout.
     let mut client = server.client();
     for _ in 0..20 {
         client.send(&["MULTI", "PING", "EXEC", "MULTI"].map(encode).concat());
         std::thread::sleep(Duration::from_millis(120));
         client.send(&["EXEC"].map(encode).concat());
-        let answers: Vec<Value> = (0..5).map(|_| client.read().expect("it goes on")).collect();
+        let answers: Vec<Value> = (0..5).map(|_| client.read().expect("the connection stays open")).collect();
         assert_eq!(answers[4], Value::Array(vec![]));
     }
 }

@@ -31,11 +31,11 @@ fn invalid_bytes_get_an_error_and_close() {
         (b"PING \"a\r\n", "quotes are not supported in an inline command"),
     ] {
         let mut client = server.client();
-        // It may have hung up before all is sent.
+        // The server may close the connection before all bytes are sent.
         client.try_send(&encode("PING"));
         client.try_send(bytes);
         let rest = client.rest();
-        assert_eq!(rest[0], simple("PONG"), "what came before is answered");
+        assert_eq!(rest[0], simple("PONG"), "the commands before are answered");
         assert_eq!(rest[1].error(), format!("ERR Protocol error: {message}"));
         assert_eq!(rest.len(), 2);
     }
@@ -90,8 +90,8 @@ fn unfinished_and_idle_connections_time_out() {
     let mut half = server.client();
     half.send(b"PING\r\n*2\r\n$4\r\nECHO\r\n$100\r\nabc");
     assert_eq!(half.read(), Some(simple("PONG")));
-    assert_eq!(half.read(), None, "long before it would have idled");
-    // A command whose rest does not come, though something always does, is given up.
+    assert_eq!(half.read(), None, "the connection is closed long before the idle timeout");
+    // A command that never ends is given up, even if bytes keep arriving.
     let mut endless = server.client();
     endless.send(b"*1\r\n$60000\r\n");
     eventually("the endless command is given up", || !endless.try_send(b"x"));
@@ -110,7 +110,7 @@ fn unfinished_and_idle_connections_time_out() {
     assert_eq!(idler.call("PING"), simple("PONG"));
     assert_eq!(idler.read(), None);
 
-    // A client without a token may idle for less long: one with a token is still there when it is given up.
+    // A client without a token has a shorter idle timeout: clients with a token are still connected when it is closed.
     let limits = Limits { head: Duration::from_secs(1), ..short() };
     let server = RespServer::with(limits, Auth::new(vec![Token::new(b"secret")], vec![]));
     let mut authenticated = server.client();
@@ -128,7 +128,7 @@ fn client_that_does_not_read_is_closed() {
     let server = RespServer::impatient(limits);
     let mut deaf = server.client();
     let commands = encode("INFO").repeat(1_000);
-    // The answers are more than the sockets hold between them.
+    // The replies are larger than the buffers of both sockets.
     let stuck = std::thread::spawn(move || while deaf.try_send(&commands) {});
     assert_eq!(server.client().call("PING"), simple("PONG"));
     stuck.join().unwrap();

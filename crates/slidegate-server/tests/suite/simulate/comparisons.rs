@@ -18,13 +18,13 @@ fn compares_every_algorithm() {
     assert_eq!(
         names,
         ["sliding-window", "token-bucket", "fixed-window", "time-slice"],
-        "the yardstick first"
+        "the exact algorithm comes first"
     );
     for row in rows {
         assert_eq!(number(row, "allowed") + number(row, "denied"), number(&report, "requests"), "{row}");
         let (exact, here) = (number(&rows[0], "denied"), number(row, "denied"));
         assert_eq!(exact + number(row, "denied_needlessly"), here + number(row, "allowed_beyond"), "{row}");
-        // By itself it decides as it does beside the others.
+        // An algorithm decides the same alone and beside others.
         let rules = TEN.replace("1s", &format!("1s, algorithm: {}", row["algorithm"].as_str().unwrap()));
         assert_eq!(number(&Bench::new(&rules).report(&ZIPF), "denied"), here, "{row}");
     }
@@ -78,7 +78,7 @@ fn other_rules_report_affected_clients() {
         );
     }
     assert_eq!(difference["keys"][0]["name"], "per-user:user=user-0");
-    // The other way round it is the other way round.
+    // With the rules exchanged, the two counts are exchanged.
     let bench = Bench::new(TEN);
     bench.file("old.yaml", FIVE);
     let back = bench.report(&[&ZIPF[..], &["--against", "old.yaml"]].concat());
@@ -86,7 +86,7 @@ fn other_rules_report_affected_clients() {
         (number(&back["difference"], "newly_allowed"), number(&back["difference"], "newly_denied")),
         (denied, allowed)
     );
-    // No change is none.
+    // Equal rules have no difference.
     bench.file("old.yaml", TEN);
     let same = bench.report(&[&ZIPF[..], &["--against", "old.yaml"]].concat());
     assert_eq!((&same["difference"]["newly_denied"], &same["difference"]["keys"]), (&json!(0), &json!([])));
@@ -213,5 +213,8 @@ fn shadow_rule_denies_nothing() {
     assert_eq!(number(&report, "denied"), 0);
     assert_eq!(report["rules"][0]["mode"], "shadow");
     let enforced: Value = Bench::new(TEN).report(&ZIPF);
-    assert_eq!(report["rules"][0]["denied"], enforced["rules"][0]["denied"], "what it would have denied");
+    assert_eq!(
+        report["rules"][0]["denied"], enforced["rules"][0]["denied"],
+        "a shadow rule counts the requests that it would have denied"
+    );
 }

@@ -46,17 +46,17 @@ fn boundary_burst() {
         ("token-bucket", 102, 2),
     ];
     assert_lets_through(PER_SECOND, "0.99s=100,1.01s=100", &expected);
-    // The pattern of that name is the same.
+    // The pattern `boundary-burst` has the same requests.
     let report =
         Bench::new(PER_SECOND).report(&["--pattern", "boundary-burst", "--algorithms", "fixed-window"]);
     let rows = report["algorithms"].as_array().unwrap();
     let counts: Vec<_> =
         rows.iter().map(|row| (number(row, "allowed"), number(row, "allowed_beyond"))).collect();
-    assert_eq!(counts, [(100, 0), (200, 100)], "the exact one is there for comparison");
+    assert_eq!(counts, [(100, 0), (200, 100)], "the exact algorithm is added for comparison");
 }
 
-/// Problem 1, its milder form: 50 at 0.9 s and 50 at 1.1 s are 100 in a second, which is the limit. With 60 and 60 the
-/// difference shows.
+/// Problem 1, its milder form: 50 at 0.9 s and 50 at 1.1 s are 100 in a second, which is the limit. With 60 and 60
+/// requests the algorithms differ.
 #[test]
 fn fixed_window_edge() {
     let same = [
@@ -73,7 +73,8 @@ fn fixed_window_edge() {
     );
 }
 
-/// Problem 2: a fixed window turns at the same moment for all clients, so the limit does not hold for any other second.
+/// Problem 2: a fixed window starts at the same moment for all clients, so the limit does not hold in other intervals
+/// of a second.
 #[test]
 fn time_alignment() {
     let rush = "0.0s=100,1.0s=100,2.0s=100";
@@ -93,10 +94,11 @@ fn burst_within_a_window() {
         rows[..2],
         expected[..2].iter().map(|(name, n, over)| (name.to_string(), *n, *over)).collect::<Vec<_>>()
     );
-    assert!(rows[2].1 > 200, "a bucket gives what has come in since: {rows:?}");
+    assert!(rows[2].1 > 200, "a bucket grants the refilled permits: {rows:?}");
 }
 
-/// Problem 4: "1000 a minute" may be all used in ten seconds, by any algorithm; a second rule with a shorter window is the cure.
+/// Problem 4: "1000 a minute" may be all used in ten seconds, by any algorithm; a second rule with a shorter window
+/// prevents that.
 #[test]
 fn precision_of_the_window() {
     let steady = ["--pattern", "steady", "--rate", "100", "--duration", "1m"];
@@ -126,7 +128,8 @@ fn unused_quota() {
     assert_eq!(number(&report, "allowed"), 200);
 }
 
-/// Problem 6: nodes whose clocks differ. A trace of two of them, one 200 ms behind, is evaluated by one clock that never runs back.
+/// Problem 6: nodes whose clocks differ. A trace of two nodes, one of them 200 ms behind, is evaluated with one clock
+/// that never runs back.
 #[test]
 fn node_clocks_differ() {
     let bench = Bench::new("rules: [{ name: api, limit: 1, window: 1s }]");
@@ -149,7 +152,7 @@ fn warm_up() {
     assert_eq!(cold, [100; 5]);
 }
 
-/// Document 004: three in five seconds by address, attempts counted, and then only admissions.
+/// Document 004: three in five seconds by address, first with attempts counted, and then with admissions only.
 #[test]
 fn ip_timeline() {
     let rules = |count: &str| {
@@ -170,7 +173,7 @@ fn user_timeline() {
     assert_eq!(allowed, [true, true, true, true, true, false, true]);
 }
 
-/// Document 004, both at once: an address over its limit does not touch the user's count.
+/// Document 004, both rules at once: an address over its limit does not change the user's count.
 #[test]
 fn ip_and_user() {
     let bench = Bench::new(slidegate_server::DEMO);

@@ -69,7 +69,7 @@ fn run_in(folder: &Path, arguments: &[&str], input: &[u8]) -> Output {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    // It may end before it has read all.
+    // The program may end before it has read all input.
     let _ = child.stdin.take().unwrap().write_all(input);
     process::finish(child, &format!("slidegate simulate {}", arguments.join(" ")))
 }

@@ -13,7 +13,7 @@ use crate::server::BINARY;
 
 const RULES: &str = "rules: [{ name: per-ip, match: { api: /a* }, key: [ip], limit: 2, window: 10s }]";
 
-/// Three requests of one address in ten seconds, one of another, one that meets no rule.
+/// Three requests of one address in ten seconds, one of another address, and one that no rule matches.
 const LOG: &str = "\
 1.2.3.4 - - [17/Nov/2026:01:50:50 +0000] \"GET /a?x=1 HTTP/1.1\" 200 5 \"-\" \"curl\"
 1.2.3.4 - alice [17/Nov/2026:01:50:51 +0000] \"POST /a/b HTTP/1.1\" 200 5
@@ -49,7 +49,7 @@ const LINES: [&str; 4] = ["--field", "ip=request.remote_ip", "--attribute", "api
 const TABLE: [&str; 6] = ["--time", "when", "--attribute", "ip=client", "--attribute", "api=the api"];
 
 fn gzipped(text: &str) -> Vec<u8> {
-    // Two members, as rotated logs that were put together have.
+    // Two gzip members, as in rotated logs that were concatenated.
     let (one, two) = text.split_at(text.len() / 2);
     let pack = |text: &str| {
         let mut packer = GzEncoder::new(Vec::new(), Compression::default());
@@ -428,11 +428,11 @@ fn interrupted_simulation_prints_a_report() {
         .unwrap();
     let mut input = child.stdin.take().unwrap();
     let lines = "{\"time\":1,\"ip\":\"1.2.3.4\"}\n".repeat(10_000);
-    // More than a pipe holds: it reads, so it listens.
+    // The input is larger than the buffer of the pipe, so the program has started to read.
     input.write_all(lines.as_bytes()).unwrap();
     let pid = child.id().to_string();
     assert!(Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
-    // It ends though there is always more.
+    // The program ends although the input never ends.
     let writer = std::thread::spawn(move || while input.write_all(lines.as_bytes()).is_ok() {});
     let report = read(&process::finish(child, "slidegate simulate after SIGINT"));
     writer.join().unwrap();
@@ -448,7 +448,7 @@ fn same_seed_generates_the_same_pattern() {
         let report = |seed: &str| {
             let mut report =
                 bench.report(&["--pattern", pattern, "--rate", "200", "--duration", "30s", "--seed", seed]);
-            // What may differ from run to run.
+            // Fields that may differ from run to run.
             for name in ["seconds", "requests_per_second", "traffic"] {
                 report[name] = Value::Null;
             }

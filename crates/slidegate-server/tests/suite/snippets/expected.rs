@@ -4,7 +4,7 @@ use std::sync::LazyLock;
 
 use regex::Regex;
 
-/// Texts that differ from run to run, each with what stands for it in both outputs.
+/// Texts that differ from run to run, each with its replacement in both outputs.
 static MASKS: LazyLock<Vec<(Regex, &str)>> = LazyLock::new(|| {
     let masks = [
         // Reservations, also in a shell variable or as an argument.

@@ -117,7 +117,7 @@ fn yaml_blocks_are_accepted() {
     });
 }
 
-/// A whole configuration around a part of one.
+/// Returns a whole configuration that contains this part.
 fn configuration(block: &Block, text: &str) -> String {
     let has = |field: &str| text.lines().any(|line| line.trim_start().starts_with(field));
     if block.value("rule").is_some() {
@@ -187,7 +187,7 @@ fn rust_blocks_are_parts_of_compiled_code() {
     });
 }
 
-/// Commands in `sh` blocks are not run. Subcommands and flags of `slidegate` exist, and so do files of the repository.
+/// Commands in `sh` blocks are not run. The test checks that their subcommands, flags and files exist.
 #[test]
 fn sh_blocks_name_flags_that_exist() {
     let program = slidegate_server::command();

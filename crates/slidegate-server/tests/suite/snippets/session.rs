@@ -1,4 +1,4 @@
-//! Runs the commands of one page in a folder of their own, with servers on free ports.
+//! Runs the commands of one page in their own folder, with servers on free ports.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -29,7 +29,7 @@ struct Background {
 }
 
 impl Drop for Background {
-    /// Ends the program and its children, first politely.
+    /// Ends the program and its children: first with SIGTERM, then with SIGKILL.
     fn drop(&mut self) {
         let group = format!("-{}", self.child.id());
         let signal =
@@ -166,7 +166,7 @@ impl Session {
         let node = if command.contains(":18080") { 18_080 } else { 8080 };
         self.background.retain(|program| program.node != Some(node));
         let mut script = format!("exec env {}", self.with_free_ports(command));
-        // The file of a page may say where to listen; nothing else may.
+        // Only the file of a page may set where to listen.
         let listens = |name: &str| {
             std::fs::read_to_string(self.folder.path().join(name))
                 .is_ok_and(|text| text.contains("\nlisten:") || text.starts_with("listen:"))

@@ -92,7 +92,7 @@ fn digest(key: &str) -> String {
 fn post(stream: &mut TcpStream, path: &str, headers: &str, body: &str) -> u16 {
     let length = body.len();
     let head = "HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n";
-    // At once, so that what is denied by its head has arrived whole.
+    // Head and body are sent in one write, so that a request that is rejected by its head has arrived completely.
     let request = format!("POST {path} {head}{headers}content-length: {length}\r\n\r\n{body}");
     stream.write_all(request.as_bytes()).unwrap();
     let mut reader = BufReader::new(stream);
@@ -108,7 +108,7 @@ fn post(stream: &mut TcpStream, path: &str, headers: &str, body: &str) -> u16 {
     head.split(' ').nth(1).unwrap().parse().unwrap()
 }
 
-/// Sends commands at once, and reads until an answer ends like this.
+/// Sends commands in one write, and reads until the replies end with `last`.
 fn redis(address: &str, commands: &str, last: &str) -> String {
     let mut stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
@@ -123,7 +123,8 @@ fn redis(address: &str, commands: &str, last: &str) -> String {
     String::from_utf8(answers).unwrap()
 }
 
-/// Sends commands that end with QUIT, and reads until the server closes: it has obeyed all of them.
+/// Sends commands that end with QUIT, and reads until the server closes the connection, after it has executed all of
+/// them.
 fn redis_until_closed(address: &str, commands: &str) {
     let mut stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
@@ -131,7 +132,8 @@ fn redis_until_closed(address: &str, commands: &str) {
     stream.read_to_end(&mut Vec::new()).unwrap();
 }
 
-/// Asks as Envoy does, once for all these users. Returns whether the server answered without an error.
+/// Sends one request with a descriptor for each user, as Envoy does. Returns whether the server answered without an
+/// error.
 fn envoy(address: &str, users: &[&str], headers: &[(&'static str, &str)]) -> bool {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let call = async {
@@ -159,7 +161,7 @@ fn text_logs_have_time_and_level() {
     let logged = Logged::new(&[], RULES, &[]);
     assert!(logged.server.greeting.ends_with("ready\n"));
     assert_eq!(logged.server.post("/v1/acquire", BODY).status, 200);
-    assert_eq!(logged.so_far(), "", "nothing has happened that anybody must know");
+    assert_eq!(logged.so_far(), "", "nothing has happened that must be logged");
     let config = logged.server.config().to_owned();
     let name = config.display();
     fs::write(&config, RULES.replace("limit: 2", "limit: 3")).unwrap();
@@ -228,13 +230,13 @@ fn json_logs_are_one_object_per_line() {
     assert!(stopped["event"] == "stopped" && stopped["uptime_ms"].as_u64() > Some(0), "{stopped}");
     assert_eq!(lines.next(), None);
 
-    // Flags go before variables.
+    // Flags override environment variables.
     let arguments = ["serve", "--log", "json", "--config", "/nowhere"];
     let broken = process::output(Command::new(BINARY).args(arguments).env("SLIDEGATE_LOG", "text"));
     let lines = objects(str::from_utf8(&broken.stderr).unwrap());
     assert_eq!((lines.len(), &lines[0]["level"], broken.stdout.len()), (1, &json!("ERROR"), 0));
 
-    // Other commands are run by people.
+    // Other commands print errors as text, because people run them.
     let variables = [("SLIDEGATE_LOG", "json"), ("SLIDEGATE_LOG_LEVEL", "error")];
     let check = process::output(Command::new(BINARY).args(["validate", "/nowhere"]).envs(variables));
     assert_eq!(check.status.code(), Some(2));
@@ -290,15 +292,15 @@ fn each_decision_is_one_line_for_every_protocol() {
     let logged = Logged::new(&[], RULES, &["--log", "json", "--log-level", "debug"]);
     let server = &logged.server;
     let mut stream = server.connect();
-    // By the short way: the third is one too many.
+    // Three requests on the fast path: the third is denied.
     let statuses = [(); 3].map(|()| post(&mut stream, "/v1/acquire", "", BODY));
     assert_eq!(statuses, [200, 200, 429]);
     assert_eq!(post(&mut stream, "/v1/peek", "", r#"{"attributes":{"user":"bob"},"permits":2}"#), 200);
-    // By hyper.
+    // A request that hyper handles.
     assert_eq!(post(&mut stream, "/v1/acquire", "upgrade: none\r\n", BODY), 429);
     assert_eq!(post(&mut stream, "/v1/acquire", "", r#"{"attributes":{"user":"bob"},"permits":3}"#), 400);
     assert_eq!(post(&mut stream, "/v1/acquire", "", r#"{"attributes":{"other":"bob"}}"#), 200);
-    // By the router.
+    // A request that the router handles.
     let batch = r#"{"requests":[{"attributes":{"user":"cid"}},{"resource":"r","limit":5,"window":"1s","permits":3}]}"#;
     assert_eq!(post(&mut stream, "/v1/acquire/batch", "", batch), 200);
     // Other calls, without a decision, are not logged.

@@ -98,12 +98,12 @@ fn spans_are_children_of_the_callers_span() {
     let mut stream = server.connect();
     let header = |value: &str| format!("traceparent: {value}\r\n");
     assert_eq!(post(&mut stream, "/v1/acquire", &header(&parent(1, "01")), BODY), 200);
-    // What is not right has no say; nor have two.
+    // An invalid `traceparent` is ignored, and so are two of them.
     let not_right = header(&parent(2, "01").to_uppercase().replace("00-", "xx-"));
     assert_eq!(post(&mut stream, "/v1/acquire", &not_right, BODY), 200);
     let two = header(&parent(3, "01")) + &header(&parent(4, "01"));
     assert_eq!(post(&mut stream, "/v1/acquire", &two, BODY), 429);
-    // The caller does not want it.
+    // The flag 00 means that the caller does not want this span.
     assert_eq!(post(&mut stream, "/v1/acquire", &header(&parent(5, "00")), BODY), 429);
     let by_hyper = header(&parent(6, "01")) + "upgrade: none\r\n";
     assert_eq!(post(&mut stream, "/v1/acquire", &by_hyper, BODY), 429);
@@ -163,9 +163,9 @@ fn sampling_and_environment_variables() {
     }
     let header = format!("traceparent: {}\r\n", parent(1, "01"));
     post(&mut stream, "/v1/peek", &header, BODY);
-    assert_eq!(logged.decisions().len(), 6, "all are logged");
+    assert_eq!(logged.decisions().len(), 6, "all decisions are logged");
     let (resource, spans) = collector.spans();
-    assert_eq!(spans.len(), 1, "the one whose caller wants it");
+    assert_eq!(spans.len(), 1, "only the span whose caller wants it is exported");
     assert_eq!(resource["service.name"], "gate-7");
 }
 

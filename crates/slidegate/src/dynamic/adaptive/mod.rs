@@ -46,7 +46,7 @@ pub enum Latencies {
     /// By fixed thresholds.
     Thresholds(Thresholds),
     /// Relative to the long-run floor of the latencies: the limit falls once they exceed this share of the floor, in
-    /// hundredths of a percent. The limit thus finds the capacity of the server, whatever number the rule has.
+    /// hundredths of a percent. So the limit finds the capacity of the server, for any configured limit.
     Gradient(u32),
 }
 

@@ -35,7 +35,7 @@ crate::section! {
     }
 }
 
-/// List of rules. It is read when the rest of the file is, because rules refer to each other.
+/// List of rules. It is read after the rest of the file, because rules refer to each other.
 struct RuleList;
 
 crate::field_type! {

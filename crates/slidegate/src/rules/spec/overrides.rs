@@ -14,9 +14,9 @@ crate::section! {
     pub struct OverrideFile("Override") {
         /// The value of each key attribute of the rule.
         key: BTreeMap<String, String> as KeyValues { required().example("{ ip: 10.0.0.1 }") },
-        /// The limit of this key; that of the rule, unless given.
+        /// The limit of this key. Default: the limit of the rule.
         limit: Option<u64> { between(1, MAX_LIMIT).example("1000") },
-        /// The burst of this key; that of the rule, unless given.
+        /// The burst of this key. Default: the burst of the rule.
         burst: Option<u64> { between(1, MAX_LIMIT).example("20") },
     }
 }
@@ -55,7 +55,7 @@ impl From<&Rule> for Overrides {
     }
 }
 
-/// Reads the overrides. Their quotas and keys are checked against those of the rule only if those are valid.
+/// Reads the overrides. Their quotas and keys are checked against the rule only if its own quota and key are valid.
 pub(super) fn read_overrides(
     given: &Given<'_, RuleFile>,
     reader: &mut Reader,

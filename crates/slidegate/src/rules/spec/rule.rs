@@ -38,7 +38,8 @@ crate::section! {
         unlimited: Option<bool> { by_default("false") },
         /// Instead of `limit` and `window`: counts nothing and denies everything.
         blocked: Option<bool> { by_default("false") },
-        /// One of `key`: all rules with this tag store the counts of one value in one slot of a cluster, on one server.
+        /// An attribute in `key`. Rules with the same tag store their counts for one value of it in one slot of a
+        /// cluster, or on one server.
         tag: Option<String> { belongs_to("limit").example("tenant") },
         /// Permits per window; the refill of a token bucket.
         limit: Option<u64> { belongs_to("limit").between(1, MAX_LIMIT).example("100") },
@@ -46,7 +47,7 @@ crate::section! {
         window: Option<Micros> { belongs_to("limit").lasting(MIN_WINDOW, MAX_WINDOW).example("1m") },
         /// The counting algorithm.
         algorithm: Option<AlgorithmName> { belongs_to("limit").by_default("sliding-window") },
-        /// `token-bucket` only: the capacity of the bucket; that of the limit, unless given.
+        /// `token-bucket` only: the capacity of the bucket. Default: the limit.
         burst: Option<u64> { belongs_to("limit").between(1, MAX_LIMIT).example("20") },
         /// `time-slice` only: the number of slices in the window.
         slices: Option<u32> { belongs_to("limit").between(2, MAX_SLICES as u64).by_default("10") },
@@ -56,12 +57,12 @@ crate::section! {
         code: Option<NonZeroU32> { by_default("429") },
         /// Enforces the limit, only observes, or is off.
         mode: Option<Mode> { by_default("enforce") },
-        /// Another rule, which this one is tested to replace: requests that would be decided differently are counted. `mode` is
-        /// then `shadow`, unless it is `off`.
+        /// Another rule that this rule may replace later: requests that it would decide differently are counted. `mode`
+        /// is then `shadow`, unless it is `off`.
         shadow_of: Option<String> { belongs_to("limit").example("everybody") },
         /// Storage format in Redis: `packed` for `sliding-window` only.
         encoding: Option<Encoding> { belongs_to("limit").by_default("zset") },
-        /// Behaviour while Redis cannot decide; the setting in `guard`, unless given.
+        /// Behaviour while Redis cannot decide. Default: the setting in `guard`.
         on_error: Option<OnError> { belongs_to("limit") },
         /// Lets each node take permits in advance: for `sliding-window`, which is then counted in slices, or `time-slice`.
         lease: Option<LeaseFile> { belongs_to("limit").example("{ permits: 10, ttl: 100ms }") },
@@ -137,7 +138,8 @@ pub(super) struct Reference<'n> {
 
 /// Reads one rule. `names` holds the names of all earlier rules, valid or not; `references` collects the names it refers to.
 ///
-/// A mistake in one field does not prevent checks of other fields. If there is any, the rule that is returned means nothing.
+/// A mistake in one field does not prevent checks of other fields. If the rule has a mistake, the returned rule must
+/// not be used.
 pub(super) fn read_rule<'n>(
     node: &'n Node,
     reader: &mut Reader,
@@ -176,7 +178,7 @@ pub(super) fn read_rule<'n>(
     if let (Some(tag), true, true) = (&file.tag, limited, valid_key) {
         set(reader, "tag", &|rule| rule.tag(tag));
     }
-    // Whether these go with the quota is checked only if the quota is valid.
+    // These fields are checked against the quota only if the quota is valid.
     if quota.is_some() {
         if let Some(encoding) = file.encoding {
             set(reader, "encoding", &|rule| rule.encoding(encoding));

@@ -15,8 +15,8 @@ crate::section! {
         },
         /// Time until the full limit.
         over: Micros { required().lasting(MILLISECOND, MAX_OVER).example("30s") },
-        /// Time without any admission after which the limit is cold again: at least the window. A minute, or the window if that
-        /// is longer, unless given.
+        /// Time without any admission after which the limit is cold again: at least the window. Default: a minute, or
+        /// the window if that is longer.
         idle: Option<Micros> { lasting(MILLISECOND, MAX_IDLE).example("5m") },
         /// Shape of the rise.
         shape: RampShape,

@@ -118,9 +118,9 @@ share_by_clone!(Coalesce<S>);
 
 /// Decision on when a request is sent.
 enum Dispatch {
-    /// At once, because no call is in flight. The caller owns the queue until its call ends.
+    /// The request is sent at once, because no call is in flight. The caller owns the queue until its call ends.
     Leader,
-    /// At once and alone, because too many requests wait.
+    /// The request is sent at once and alone, because too many requests wait.
     Alone,
     Wait(Waiter),
 }

@@ -5,10 +5,10 @@
 //! the store nothing. The wait is measured from before the request was sent, so it ends here no later than in the
 //! store.
 //!
-//! A settlement or a reset frees permits earlier, and invalidates the denial at once. The cache sees those of this
-//! node as they pass. The store announces those of other nodes ([`Store::listen`]); while it cannot, the cache denies
-//! nothing. A denial is valid only for its quota, and only until the key is evaluated with another quota, which may
-//! change what the key counts.
+//! A settlement or a reset frees permits earlier, and invalidates the denial at once. The settlements and resets of
+//! this node pass through the cache. The store announces those of other nodes ([`Store::listen`]); while it cannot, the
+//! cache denies nothing. A denial is valid only for its quota, and only until the key is evaluated with another quota,
+//! which may change what the key counts.
 
 mod table;
 

@@ -132,8 +132,8 @@ impl<R: RemoteStore> Inner<R> {
                 Ok(batch_verdicts)
             }
             CallResult::Late(call) => {
-                // A call that had less than the full deadline counts as one failure, however many requests waited for
-                // it.
+                // A call that had less than the full deadline counts as one failure, even if several requests waited
+                // for it.
                 let had_full_deadline = batch.iter().all(|checks| checks.waited == Micros::ZERO);
                 server.record_failure(
                     &self.node,

@@ -93,7 +93,7 @@ mod tests {
         clock.record(US(2_000), US(2_100), US(10_050));
         assert_eq!((clock.latest(US(2_000)), clock.uncertainty()), (US(10_050), US(100)));
         clock.record(US(3_000), US(9_000), US(12_000));
-        assert_eq!(clock.uncertainty(), US(100), "a slow answer says less");
+        assert_eq!(clock.uncertainty(), US(100), "a slow answer gives a weaker bound");
     }
 
     #[test]

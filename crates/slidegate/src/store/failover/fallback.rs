@@ -16,8 +16,8 @@ use crate::{
     Verdicts,
 };
 
-/// Set in the sequence number of an admission made without the store. No sequence number of the store is as large:
-/// its largest have 19 digits, and those of admissions that were written back are below this one.
+/// Set in the sequence number of an admission made without the store. Sequence numbers of the store are smaller: they
+/// have at most 19 digits, and the numbers of admissions that were written back are below this number too.
 pub(super) const LOCAL_SEQ: u64 = 0xF << 60;
 
 /// Returns whether an admission was made without the store.

@@ -154,10 +154,10 @@ mod tests {
         membership.update(messages(&[("a", "2 direct r"), ("z", "7 direct r")]), at(103), HEARTBEAT, true);
         assert_eq!(membership.share, (3, 1));
         membership.update(messages(&[("a", "3 direct r"), ("z", "7 direct r")]), at(104), HEARTBEAT, true);
-        assert_eq!(membership.share, (2, 1), "z has said nothing new for more than three heartbeats");
+        assert_eq!(membership.share, (2, 1), "z has sent nothing new for more than three heartbeats");
         membership.update(messages(&[("a", "4 left r")]), at(105), HEARTBEAT, false);
-        assert_eq!(membership.share, (2, 1), "shares stay while they are decided by");
-        assert!(membership.all_written_back("q", at(106)), "nobody waits for one that left");
+        assert_eq!(membership.share, (2, 1), "shares stay the same while nodes decide by them");
+        assert!(membership.all_written_back("q", at(106)), "no node waits for a node that left");
         membership.update(messages(&[("a", "4 left r")]), at(105), HEARTBEAT, true);
         assert_eq!(membership.share, (1, 0));
     }

@@ -322,7 +322,7 @@ mod tests {
         assert_eq!(sizes, [500, 500, 500, 500, 1]);
         let permits: u64 = lines.iter().flat_map(|line| &line.entries).map(|(_, cost, _)| cost).sum();
         assert_eq!(permits, 3 * 2_001);
-        // Two parts of one key in one call would be taken for a repetition.
+        // If one call had two parts of a key, the server would take the second for a repetition of the first.
         let numbered: Vec<(usize, RestoreLine)> = lines.into_iter().map(|line| (0, line)).collect();
         assert_eq!((0..5).map(|first| lines_in_step(&numbered[first..])).collect::<Vec<_>>(), [1; 5]);
     }

@@ -280,7 +280,7 @@ fn counts_from_the_instant_of_the_server(quota: Quota) {
     postpone(&journal, &checks, &verdicts, &at(started), started.plus(call));
     let end = started.plus(call).plus(WINDOW);
     let peek = |now| decide(&journal, &checks.clone().peek(), &at(now), false).verdicts[0].outcome;
-    assert_eq!(peek(started.plus(WINDOW)), Outcome::Denied, "it still counts at the server");
+    assert_eq!(peek(started.plus(WINDOW)), Outcome::Denied, "the admission still counts at the server");
     assert_eq!(peek(end.since(Micros::new(1))), Outcome::Denied);
     assert!(allows(end, false).0);
 }

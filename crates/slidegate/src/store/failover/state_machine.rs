@@ -121,7 +121,7 @@ pub(super) struct Machine {
     pub(super) fault: Option<Fault>,
     /// Number of times that the server was given up.
     pub(super) outages: u64,
-    /// Total time away before `away_since`.
+    /// Total time of earlier outages, before `away_since`.
     away_before: Micros,
     /// Time, by this node's clock, since which the server is away; none if it is not.
     away_since: Option<Micros>,
@@ -401,7 +401,7 @@ mod tests {
         failed(Fault::Restarted, 1, outage)
     }
 
-    /// Events that must not change `State`, whatever the outage records.
+    /// Events that must not change `State`, for any recorded outage.
     fn assert_ignores(run: fn() -> Run, events: &[Event]) {
         for event in events {
             let before = run();

@@ -5,9 +5,9 @@
 //! end. So a permit that is handed out before that end counts for at least a whole window, and no window ever holds
 //! more than the limit. At the end of the slice unused permits are given back.
 //!
-//! The size of a block follows the demand: it doubles when the permits ran out, and halves when most were unused. It
-//! is never more than a part of what remains, so that the last permits go to direct requests. If there is no permit
-//! in advance, a request goes to the store as if there were no lease; no request waits for a block.
+//! The size of a block follows the demand: it doubles when the permits ran out, and halves when most were unused. A
+//! block is at most a part of the remaining permits, so that the last permits go to direct requests. If there is no
+//! permit in advance, a request goes to the store as if there were no lease; no request waits for a block.
 
 mod pool;
 

@@ -121,7 +121,7 @@ impl<C: Clock> LockedShards<'_, C> {
         let notes = &self.inner.notes;
         let table = &mut *self.shards[shard].1;
         if *cost > quota.capacity() {
-            // It is denied because of its cost alone.
+            // The request is denied because of its cost alone.
             return Location::Fresh(table.fresh(quota));
         }
         let in_use = |bucket: usize| {

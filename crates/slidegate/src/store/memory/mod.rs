@@ -158,8 +158,8 @@ impl<C: Clock> MemoryStore<C> {
     /// While no decision runs, the figures are exact. Otherwise they are not those of one instant:
     ///
     /// - `keys`, `evicted` and `swept` of one shard are those of one instant, which differs from shard to shard.
-    /// - `events` and the logs in `bytes` count each key as it was when it was visited. A key that is held from beginning
-    ///   to end counts once; one that comes or goes meanwhile may or may not count.
+    /// - `events` and the logs in `bytes` count each key as it was when it was visited. A key that exists during the
+    ///   whole call counts once; a key that is added or removed meanwhile may or may not count.
     /// - If the table of one shard is reorganised more than eight times during one call, some of its keys may count
     ///   twice or not at all.
     pub fn stats(&self) -> MemoryStats {
@@ -184,7 +184,7 @@ impl<C: Clock> Store for MemoryStore<C> {
         Ok(self.inner.settle(settlements))
     }
 
-    /// For a key in a shared counter it returns everything in that counter, also what other keys have used.
+    /// For a key in a shared counter it returns everything in that counter, also the permits of other keys.
     async fn inspect(&self, key: &Key) -> Result<Option<Inspection>, Error> {
         Ok(self.inner.inspect(key))
     }
@@ -261,10 +261,10 @@ impl<C: Clock> Inner<C> {
     /// Takes a step in one shard after another, each under its lock, round after round, until `step` returns false for
     /// the shard. `T` is the progress in one shard.
     ///
-    /// Two steps in a row under one lock would leave a waiting decision no time to take it in between. The thread pauses
-    /// now and then, with no lock held: for [`PAUSE`] if decisions were made since the last pause, otherwise it only
-    /// yields its core. Without that the kernel of a busy machine would take the core away in the middle of a step, and
-    /// the decisions of that shard would wait until the thread runs again.
+    /// Two steps in a row under one lock would leave a waiting decision no time to take it in between. The thread
+    /// pauses at intervals, with no lock held: for [`PAUSE`] if decisions were made since the last pause, otherwise it
+    /// only yields its core. Without that the kernel of a busy machine would take the core away in the middle of a
+    /// step, and the decisions of that shard would wait until the thread runs again.
     fn in_turns<T: Default>(&self, mut step: impl FnMut(&mut Shard, &mut T) -> bool) {
         let mut unfinished: Vec<(&Lock<Shard>, T)> =
             self.shards.iter().map(|shard| (&**shard, T::default())).collect();

@@ -16,8 +16,8 @@ const MAX_NOTE_BYTES: usize = 1 << 40;
 crate::words! {
     /// Policy for a new key when the store is full and no key is idle.
     pub enum OnFull default Share {
-        /// New keys of one rule share a bounded number of counters, which a secret hash of the key selects. Such a key may be
-        /// denied because of the others. No key is ever admitted more than its limit.
+        /// New keys of one rule share a bounded number of counters, which a secret hash of the key selects. Such a key
+        /// may be denied because of the other keys. No key is ever admitted more than its limit.
         Share = "share",
         /// A new key is denied until there is room.
         Deny = "deny",

@@ -35,8 +35,8 @@ pub(super) struct Shard {
     /// Keys of the current request that will be inserted if it is admitted.
     pub(super) pending: u32,
     on_full: OnFull,
-    /// Shared counters of keys that are not in the table. None if there are none; a decision about a key in the table
-    /// checks no more than that.
+    /// Shared counters of keys that are not in the table, if there are any. A decision about a key in the table only
+    /// checks if this is `None`.
     overflow: Option<Box<Overflow>>,
     /// In a box, so that a shard and its lock fit into one pair of cache lines.
     pub(super) counts: Box<Counts>,
@@ -288,7 +288,7 @@ impl Shard {
         None
     }
 
-    /// Makes the next step of a count believe that slots have moved.
+    /// Makes the next step of a count assume that slots have moved.
     #[cfg(test)]
     pub(super) fn mark_moved(&mut self) {
         self.layout += 1;

@@ -9,11 +9,11 @@
 
 use super::shard::Shard;
 
-/// Buckets visited under one hold of a shard's lock: about a microsecond. `benches/stats.rs` measures what decisions
-/// notice of it.
+/// Buckets visited under one hold of a shard's lock: about a microsecond. `benches/stats.rs` measures the effect on
+/// decisions.
 pub(super) const STEP: usize = 32;
 
-/// Restarts of one shard's count, so that a count ends however often slots move.
+/// Restarts of one shard's count, so that a count ends even if slots move often.
 pub(super) const MAX_RESTARTS: u32 = 8;
 
 /// Size of a memory store, and the number of keys it has dropped. See [`MemoryStore::stats`](super::MemoryStore::stats).
@@ -21,8 +21,8 @@ pub(super) const MAX_RESTARTS: u32 = 8;
 pub struct MemoryStats {
     /// Keys held.
     pub keys: usize,
-    /// Admissions that are stored one by one. Admissions of one microsecond are one; one with a large cost may be
-    /// several.
+    /// Admissions that are stored one by one. Admissions of one microsecond count as one event; an admission with a
+    /// large cost may count as several.
     pub events: usize,
     /// Keys that still counted something and were dropped to make room.
     pub evicted: u64,

@@ -11,7 +11,7 @@ fn store(max_keys: usize) -> (ManualClock, MemoryStore<ManualClock>) {
     (clock.clone(), MemoryStore::with_clock(clock, max_keys))
 }
 
-/// Key number `n`. Every third is too long to be kept in its slot.
+/// Key number `n`. Every third key is too long to be stored inline.
 fn key(n: u64) -> Key {
     let padding = if n.is_multiple_of(3) { "-a-name-that-is-too-long-for-a-slot" } else { "" };
     Key::new("k", [("n", format!("{n}{padding}").as_str())])
@@ -59,7 +59,7 @@ fn stats_equal_a_recount(on_full: OnFull) {
     }
     let stats = store.stats();
     assert_eq!(stats, recount(&store));
-    // The figures differ from each other and from zero, so that one in place of another would show.
+    // The figures differ from each other and from zero, so that exchanged figures would be detected.
     assert!(stats.events > stats.keys && stats.keys > 10_000, "{stats:?}");
     let beyond = if on_full == OnFull::Evict { stats.evicted } else { stats.shared };
     assert!(beyond > 5_000, "{stats:?}");
@@ -227,7 +227,7 @@ fn a_count_starts_again_when_slots_move() {
     assert_eq!((shrunk.keys, shrunk.events), (10, 10));
 }
 
-/// A count ends though slots move before each of its steps.
+/// A count ends even if slots move before each of its steps.
 #[test]
 fn restarts_of_a_count_are_bounded() {
     let (_, store) = store(64);

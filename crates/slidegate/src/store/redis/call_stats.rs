@@ -20,9 +20,9 @@ pub struct CallStats {
     /// Calls, including those that failed. A call that is redirected in a cluster counts once, and so do the round
     /// trips of a transaction.
     pub calls: u64,
-    /// Requests that were decided in them.
+    /// Requests that were decided in these calls.
     pub requests: u64,
-    /// Requests in them, including those in calls that failed.
+    /// Requests in these calls, including those in calls that failed.
     pub tried: u64,
     /// Histogram of durations: one number for each of [`CALL_BOUNDS`], and one for longer calls.
     pub durations: Vec<u64>,

@@ -1,10 +1,10 @@
 //! Versioned text that every process reads and permitted processes replace: a Redis stream, whose newest entry is
 //! current.
 //!
-//! Replacing the text is one command, and so is asking for a newer one.
+//! Replacing the text takes one command, and so does reading a newer text.
 //!
-//! Any client that can write to Redis can add an entry with an id that no clock makes, such as the largest there is,
-//! after which Redis adds nothing more to the stream. Such entries are skipped, and the next text that is shared
+//! Any client that can write to Redis can add an entry with an id that no clock produces, such as the largest possible
+//! id, after which Redis adds nothing more to the stream. Such entries are skipped, and the next text that is shared
 //! starts the stream anew.
 
 use redis::{Cmd, FromRedisValue, Value};
@@ -16,7 +16,7 @@ use crate::Error;
 /// Entries that are kept, so that earlier texts can be looked up.
 const MAX_ENTRIES: usize = 16;
 
-/// The latest millisecond of an id that a clock can make: the end of the year 9999.
+/// The latest millisecond of an id that a clock can produce: the end of the year 9999.
 const LATEST_MILLIS: u64 = 253_402_300_799_999;
 
 /// Most entries of one millisecond: nodes add a few in a second.
@@ -45,7 +45,7 @@ impl RedisStore {
         Ok(Some(SharedText { version, text }))
     }
 
-    /// Returns the id of the newest entry of that name, if no clock makes such an id: another program has added the
+    /// Returns the id of the newest entry of that name, if no clock produces such an id: another program has added the
     /// entry, and it is skipped.
     pub async fn impossible_entry(&self, name: &str) -> Result<Option<String>, Error> {
         let newest = self.newest(name, "-", 1).await?;
@@ -104,8 +104,8 @@ type Entry = (String, Vec<String>);
 /// Part of the error of Redis when the newest entry has the largest possible id.
 const EXHAUSTED: &str = "exhausted the last possible ID";
 
-/// Returns the version of an entry: Redis numbers entries by its clock in milliseconds, and within one. None for an
-/// id that no clock makes.
+/// Returns the version of an entry: Redis numbers entries by its clock in milliseconds, and by order within a
+/// millisecond. None for an id that no clock produces.
 fn version(id: &str) -> Option<u64> {
     let (millis, sequence) = id.split_once('-')?;
     let (millis, sequence): (u64, u64) = (millis.parse().ok()?, sequence.parse().ok()?);

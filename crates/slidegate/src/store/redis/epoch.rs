@@ -1,4 +1,4 @@
-//! Epochs of a server: a server with another run id than before has another memory.
+//! Epochs of a server: a server with a new run id has restarted or was replaced, so its data may be different.
 //!
 //! Failover writes lost counts back and blocks decisions until then, with `hold` and `acknowledge`.
 

@@ -29,7 +29,7 @@ pub(super) enum KeyPart {
     Notes,
     Log,
     LogNotes,
-    /// When its limit began to warm up.
+    /// Start of the warm-up of its limit.
     Warm,
 }
 
@@ -131,7 +131,7 @@ impl Names {
         if let Some(part) = KeyPart::ALL.into_iter().find(|part| part.suffix() == after) {
             return Some((Key::printed(inside), part));
         }
-        // An attribute always has a `=`, so none is taken for a suffix. The longest suffix wins.
+        // An attribute always contains `=`, so it is never mistaken for a suffix. The longest suffix applies.
         let part = KeyPart::ALL.into_iter().rev().find(|part| text.ends_with(part.suffix()))?;
         let key = Key::printed(text.strip_suffix(part.suffix())?);
         let ours = !after.starts_with(':') && !after.contains(['{', '}']);

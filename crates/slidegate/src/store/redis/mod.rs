@@ -134,8 +134,8 @@ impl RedisStore {
 impl Store for RedisStore {
     /// Evaluates a batch of more than `batch-size` requests in parts, one after the other, each at its own instant.
     /// In a cluster the store evaluates requests in order slot by slot, and on several servers server by server, each
-    /// at its own instant. A request over several of those is admitted in one after the other, and given back if one
-    /// denies.
+    /// at its own instant. A request with keys in several slots or servers is admitted in one after the other, and
+    /// refunded if one of them denies.
     async fn admit(&self, batch: &[Checks]) -> Result<BatchVerdicts, Error> {
         if self.inner.topology.is_one() {
             return self.inner.admit_in_shard(0, batch).await;

@@ -25,7 +25,7 @@ crate::words! {
         /// By a script: one round trip.
         Script = "script",
         /// By WATCH, MULTI and EXEC, for servers and proxies that do not run scripts: several round trips, and
-        /// callers of one key get in each other's way.
+        /// concurrent callers of one key cause retries.
         Transaction = "transaction",
     }
 }
@@ -37,7 +37,7 @@ crate::words! {
 pub enum RedisTopology {
     /// One server has every key.
     One(String),
-    /// Redis Cluster: these are some of its nodes, enough of them that one can be asked for the others. Users,
+    /// Redis Cluster: these are some of its nodes. At least one of them must answer, to report the others. Users,
     /// passwords and TLS are taken from the first, also for nodes that are not named.
     Cluster(Vec<String>),
     /// Independent servers. Each key is on one of them. An added server takes only its share of the keys, and a lost

@@ -16,8 +16,8 @@ impl RedisStore {
     /// Returns the key in Redis that every process of this deployment signs reservations with. If Redis has none, this stores
     /// `ours`, which is then the key of all.
     ///
-    /// It expires 400 days after the last call, later than anything that it has signed. A Redis that has lost it gets it
-    /// back from the next process that calls this with it.
+    /// It expires 400 days after the last call, later than anything that it has signed. If Redis loses the key, the
+    /// next process that calls this with the key stores it again.
     ///
     /// ```no_run
     /// # async fn run() -> Result<(), slidegate::Error> {

@@ -57,7 +57,7 @@ impl RemoteStore for RedisStore {
         }
     }
 
-    /// Restoring takes a script.
+    /// Restoring needs a script.
     fn can_restore(&self) -> bool {
         self.inner.mode == RedisMode::Script
     }

@@ -35,8 +35,8 @@ pub(super) enum Call<'a> {
 
 /// Reason why a call was not answered.
 pub(super) enum CallError {
-    /// The node did nothing: the caller must ask another node of the cluster, or this one later. The error is for
-    /// callers that cannot.
+    /// The node did nothing: the caller must call another node of the cluster, or this node later. The error is for
+    /// callers that cannot do so.
     Redirected(Redirect, Error),
     Failed(Error),
 }

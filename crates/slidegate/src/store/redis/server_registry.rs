@@ -46,7 +46,7 @@ mod tests {
                 }
             }
         }
-        panic!("it does not come back")
+        panic!("the server does not come back")
     }
 
     #[tokio::test]
@@ -101,7 +101,7 @@ mod tests {
         let (one, two) = (node(), node());
         one.run("CLUSTER ADDSLOTSRANGE 0 16383");
         one.run(&format!("CLUSTER MEET 127.0.0.1 {}", two.port));
-        eventually("they have met", || {
+        eventually("the nodes have met", || {
             let info = |server: &RedisServer| format!("{:?}", server.run("CLUSTER INFO"));
             [&one, &two].iter().all(|node| {
                 info(node).contains("cluster_state:ok") && info(node).contains("cluster_known_nodes:2")

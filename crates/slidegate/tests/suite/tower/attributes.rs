@@ -38,8 +38,8 @@ fn with(name: &'static str, value: &[u8]) -> Request<Body> {
 async fn extracts_headers_paths_methods_and_hosts() {
     let user = || Extract::header("X-User").unwrap();
     assert_eq!(counted(user(), [with("x-user", b"alice"), get("/")]).await, ["r:a=alice", ""]);
-    assert_eq!(counted(user(), [with("x-user", b"")]).await, [""], "an empty value is none");
-    // What is not text is counted nevertheless.
+    assert_eq!(counted(user(), [with("x-user", b"")]).await, [""], "an empty value counts as missing");
+    // Values that are not text are counted too.
     assert_eq!(counted(user(), [with("x-user", b"\xff")]).await, ["r:a=\u{fffd}"]);
 
     let spellings = ["/a/b", "/a//b", "/a/./b", "/x/../a/b", "/%61/b", "/a/b?c=d"].map(get);

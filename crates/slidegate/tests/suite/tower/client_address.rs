@@ -55,16 +55,16 @@ async fn only_trusted_proxies_set_the_client_address() {
     let behind = || direct().behind(["10.0.0.0/8", "127.0.0.1"]).unwrap();
     const XFF: &str = "x-forwarded-for";
     let cases: [Case; 9] = [
-        // Nobody is trusted: the peer it is.
+        // No proxy is trusted, so the peer is the client.
         (direct(), "192.0.2.7", &[(XFF, "6.6.6.6")], "192.0.2.7"),
-        // A peer that is no trusted proxy is not believed.
+        // The headers of a peer that is not a trusted proxy are ignored.
         (behind(), "192.0.2.7", &[(XFF, "6.6.6.6")], "192.0.2.7"),
         (behind(), "10.0.0.1", &[(XFF, "192.0.2.7")], "192.0.2.7"),
-        // What the client wrote stands before what the proxy did.
+        // The part that the client wrote comes before the part that the proxy added.
         (behind(), "10.0.0.1", &[(XFF, "6.6.6.6, 192.0.2.7")], "192.0.2.7"),
         (behind(), "10.0.0.1", &[(XFF, "6.6.6.6"), (XFF, "192.0.2.7, 10.9.9.9")], "192.0.2.7"),
         (behind(), "127.0.0.1", &[(XFF, "10.0.0.2, nonsense")], "127.0.0.1"),
-        // The header that the proxies do not write is whatever the client sent.
+        // A header that the proxies do not write comes from the client, so it is ignored.
         (behind(), "10.0.0.1", &[(XFF, "192.0.2.7"), ("forwarded", "for=6.6.6.6")], "192.0.2.7"),
         (
             behind().by_forwarded(),

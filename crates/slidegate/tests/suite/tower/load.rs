@@ -108,11 +108,11 @@ async fn axum_under_wrk<S: Store + 'static>(limiter: Limiter<S>) {
 
     let (admitted_here, denied_here) = instants.check();
     eprintln!("admitted {admitted_here}, denied {denied_here}; wrk saw {} and {denied}", all - denied);
-    // Those under way when it ended were not seen.
+    // wrk did not see the responses that were under way when it ended.
     let unseen = 0..=CONNECTIONS;
     assert!(unseen.contains(&(admitted_here + denied_here - all)));
     assert!(unseen.contains(&(admitted_here - (all - denied))) && unseen.contains(&(denied_here - denied)));
-    assert!(admitted_here > 2 * LIMIT && denied > 0, "it was not under load");
+    assert!(admitted_here > 2 * LIMIT && denied > 0, "the server was not under load");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -183,5 +183,5 @@ async fn tonic_admits_exactly_the_limit() {
     }
     eprintln!("ok {ok}, ResourceExhausted {denied}");
     assert_eq!(instants.check(), (ok, denied));
-    assert!(ok >= LIMIT && denied > 0, "it was not under load");
+    assert!(ok >= LIMIT && denied > 0, "the server was not under load");
 }

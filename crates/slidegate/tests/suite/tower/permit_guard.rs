@@ -78,7 +78,7 @@ async fn real_server_holds_permits_in_redis() {
     a_streamed_body_and_clients_that_leave(Arc::new(Limiter::new(store, rules))).await;
 }
 
-// What was begun has to go on while this thread waits for the server.
+// Several threads, because other tasks must run while this thread waits for the server.
 #[tokio::test(flavor = "multi_thread")]
 async fn cancelled_decision_holds_nothing() {
     let server = RedisServer::start(Flavour::Redis7);
@@ -88,7 +88,7 @@ async fn cancelled_decision_holds_nothing() {
     let service = super::hello(&RateLimitLayer::new(Arc::clone(&limiter)));
     server.signal("-STOP");
     let mut call = Box::pin(service.oneshot(super::get("/")));
-    // Sent, and not answered.
+    // The request is sent, and not answered.
     let waits = std::time::Duration::from_millis(50);
     assert!(tokio::time::timeout(waits, &mut call).await.is_err());
     drop(call);
@@ -104,7 +104,7 @@ fn eventually_admitted_once(server: &RedisServer) {
     eventually("the script ran", || format!("{:?}", seen()).contains("cmdstat_zadd"));
 }
 
-/// Lets tasks run until they wait for time.
+/// Lets tasks run until they wait for a timer.
 async fn settle() {
     for _ in 0..50 {
         tokio::task::yield_now().await;

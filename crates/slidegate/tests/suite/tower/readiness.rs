@@ -41,14 +41,14 @@ async fn two_for_one_place<S: Store + 'static>(limiter: Arc<Limiter<S>>) {
     go.notify_one();
     assert_eq!(running.await.unwrap().unwrap().status(), StatusCode::OK);
 
-    // The clone that was ready is the one that is called: another one would panic.
+    // The clone that was ready must be called: another clone would panic.
     let running = tokio::spawn(second.ready().await.unwrap().call(get("/")));
     until_used(&limiter, 2).await;
     assert!(service.clone().ready().now_or_never().is_none(), "and the place is taken again");
     go.notify_one();
     running.await.unwrap().unwrap();
 
-    // A denial leaves the place to others.
+    // A denied request does not occupy the slot.
     limiter.acquire(slidegate::Request::new([])).await.unwrap();
     let mut denied = service.clone();
     let response = denied.ready().await.unwrap().call(get("/")).await.unwrap();

@@ -84,7 +84,7 @@ async fn denial_response_can_be_replaced() {
     let denied = send(&service, get("/")).await;
     assert_eq!((denied.status().as_u16(), denied.body().as_str()), (429, "slow down, calls"));
     assert_eq!(header(&denied, "retry-after").unwrap(), "60");
-    // What was made of the layer before knows nothing of it.
+    // Services that were made from the layer before are not changed.
     let picky = layer.permits(|_| Err("no".into()));
     assert_eq!(send(&hello(&picky), get("/")).await.status().as_u16(), 418);
     assert_eq!(send(&service, get("/")).await.status().as_u16(), 429);

@@ -14,7 +14,7 @@ use super::{get, limiter};
 
 type Counting = Arc<Limiter<MemoryStore<ManualClock>>>;
 
-/// Ten a minute, and three at once.
+/// Ten permits a minute, and three held at once.
 const RULES: &str = "
 rules:
   - { name: calls, limit: 10, window: 1m }
@@ -49,7 +49,7 @@ async fn service(request: Request<Body>) -> Result<Response<Body>, std::io::Erro
 
 async fn send(layer: &RateLimitLayer<MemoryStore<ManualClock>>, path: &str) {
     let call = layer.layer(tower::service_fn(service)).oneshot(get(path));
-    // Sent, or failed: either way it is over.
+    // The call has ended, with a response or a failure.
     let _ = AssertUnwindSafe(call).catch_unwind().await;
 }
 
@@ -91,7 +91,7 @@ async fn response_reports_its_cost() {
     let layer = RateLimitLayer::new(limiter.clone())
         .permits(|_| Ok(2))
         .cost_from(|response| response.headers.get("x-cost")?.to_str().ok()?.parse().ok());
-    // (what it says, what is counted)
+    // (path with the actual cost, expected count)
     for (path, counted) in [("/200/5", 5), ("/200/", 7), ("/200/0", 7), ("/200/1", 8)] {
         let response = layer.layer(tower::service_fn(service)).oneshot(get(path)).await.unwrap();
         assert_eq!(used(&limiter).await, [counted, 2], "{path}: held permits do not depend on the cost");

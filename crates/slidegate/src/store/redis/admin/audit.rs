@@ -21,10 +21,10 @@ impl RedisStore {
     /// With a `limit`, which is a bucket's burst, it also reports if more counts than that. A rule that counts
     /// attempts keeps no more than its limit. Fixed windows and buckets have no entries, only a total, which cannot
     /// be counted again: only their expiry and their quota tag are checked. If a rule has changed its encoding and
-    /// both counts are still stored, both are checked; the numbers are those of the one that counts.
+    /// both counts are still stored, both are checked; the returned numbers are those of the encoding that counts.
     ///
-    /// The audit takes a script, also where decisions are made by transactions, and reads the whole key: Redis is
-    /// blocked for about three milliseconds per thousand entries.
+    /// The audit runs a script, also if decisions use transactions, and reads the whole key: Redis is blocked for about
+    /// three milliseconds per thousand entries.
     pub async fn audit(&self, key: &Key, limit: Option<u64>, repair: bool) -> Result<Option<Audit>, Error> {
         let Inner { topology, names, expiry, .. } = &*self.inner;
         let mut arguments = Arguments::for_key(key, names, *expiry);

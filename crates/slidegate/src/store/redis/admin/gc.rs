@@ -40,10 +40,10 @@ impl RedisStore {
     /// of one server. It trims entries that no longer count, drops a key that has nothing left, and sets the expiry
     /// of a key that has none.
     ///
-    /// Redis expires keys by itself and decisions trim them, so nothing needs this; it frees memory sooner, and
-    /// repairs keys that were written or restored by hand. It may run beside decisions and changes none: it trims as
-    /// a peek does, and drops a key no sooner than its expiry might have. It does not touch keys other than counts
-    /// and their notes. It takes scripts, and works also when the memory of Redis is full.
+    /// Redis expires keys by itself and decisions trim them, so garbage collection is optional: it frees memory sooner,
+    /// and repairs keys that were written or restored by hand. It may run beside decisions and changes none: it trims
+    /// as a peek does, and drops a key no sooner than its expiry might have. It does not touch keys other than counts
+    /// and their notes. It runs scripts, and also works when the memory of Redis is full.
     pub async fn clean(&self, cursor: u64, count: usize) -> Result<GcReport, Error> {
         let found = self.inner.scan(cursor, count).await?;
         let mut report = GcReport { foreign: found.foreign, next: found.next, ..GcReport::default() };

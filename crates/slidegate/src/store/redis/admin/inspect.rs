@@ -29,7 +29,7 @@ const MARK: &[u8] = b"sgp1";
 /// Page of stored keys.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyPage {
-    /// Keys. One may come twice if keys are added and removed meanwhile.
+    /// Keys. A key may be listed twice if keys are added and removed meanwhile.
     pub keys: Vec<Key>,
     /// Cursor of the next page; none after the last.
     pub next: Option<u64>,
@@ -135,7 +135,7 @@ pub(crate) struct ScanPage {
     pub(crate) next: Option<u64>,
 }
 
-/// Bits of a cursor that are the server's own; the others say which server.
+/// Bits of a cursor that Redis has set; the other bits hold the number of the server.
 const CURSOR_BITS: u32 = 52;
 
 fn split_cursor(cursor: u64) -> (u64, u64) {
@@ -175,7 +175,7 @@ impl Inner {
         let mut scanned = ScanPage { next, ..ScanPage::default() };
         for name in found {
             match names.parse(&name) {
-                // It counts nothing, and is left to its expiry.
+                // The key counts nothing, and expires by itself.
                 Some((_, KeyPart::Warm)) => {}
                 Some(part) => scanned.parts.push(part),
                 None => scanned.foreign += u64::from(!Names::is_auxiliary(&name)),

@@ -28,7 +28,7 @@ pub struct ServerMemory {
     pub used: u64,
     /// Bytes that the server may use (`maxmemory`); 0 if there is no limit.
     pub max: u64,
-    /// Eviction policy when they are used up, such as `noeviction`.
+    /// Eviction policy when the memory is used up, such as `noeviction`.
     pub policy: String,
     /// Keys in the database, including foreign keys.
     pub keys: u64,
@@ -40,11 +40,11 @@ pub struct ServerMemory {
 pub struct MemoryUsage {
     /// Keys in Redis that are counts or notes: an estimate, unless all were looked at.
     pub keys: u64,
-    /// Bytes of these keys, likewise.
+    /// Bytes of these keys, also an estimate unless all were looked at.
     pub bytes: u64,
     /// Keys that were measured.
     pub sampled: u64,
-    /// The same by rule, the largest first.
+    /// Keys and bytes by rule, the largest first.
     pub rules: Vec<RuleMemoryUsage>,
 }
 
@@ -149,7 +149,7 @@ impl Inner {
         for (key, bytes) in measured {
             let bytes = match bytes {
                 Ok(Some(bytes)) => bytes,
-                // It has expired since, or its slot is moving to another server.
+                // The key has expired since, or its slot is moving to another server.
                 Ok(None) => continue,
                 Err(error) if error.fault() == Some(Fault::Cluster) => continue,
                 Err(error) => return Err(error),

@@ -21,7 +21,7 @@ pub(in crate::store::redis) struct Plan<'a> {
     pub(in crate::store::redis) parts: Parts,
     batch: &'a [Checks],
     order: Order,
-    /// Lines whose limit warms up, in their order.
+    /// Lines whose limit warms up, in the order of the plan.
     warming: Vec<LineKey<'a>>,
 }
 

@@ -146,7 +146,8 @@ records! {
 
     RequestHead { form: RequestForm }
 
-    /// Equal requests of one check. The quota is the same if it is that of the run before and each run has its own line.
+    /// Equal requests of one check. `same_quota` is set if the run before has the same quota and each run has its own
+    /// line.
     Run { times: u64, cost: u64, same_quota: bool, line: u64 }
 
     /// A request; its checks follow.
@@ -163,7 +164,7 @@ records! {
     /// Reply to a run of which every request is granted, at the instant of the call and as its first admissions.
     GrantedRun { used: u64 }
 
-    /// Reply to a run; `lower_bound` says that the wait is one.
+    /// Reply to a run; `lower_bound` is true if the wait is a lower bound.
     RunReply {
         granted: u64, used: u64, retry_after: Micros, reset_after: Micros, recorded_at: Micros, first_seq: u64,
         lower_bound: bool,

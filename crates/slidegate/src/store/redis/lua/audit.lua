@@ -141,7 +141,7 @@ local function audit(key, expected)
   local wrong = a.total or a.costs or a.newest[1] ~= a.newest[2] or a.oldest[1] ~= a.oldest[2]
   local short = expires == 0 or expires < needed
   if repair and (wrong or short) then
-    -- A write that takes no memory first: gc.lua explains the order.
+    -- A write that takes no memory comes first: gc.lua explains the order.
     call('PERSIST', key)
     if wrong then a.apply_repair() end
     expire_at(key, expiry_of(a.state, line))

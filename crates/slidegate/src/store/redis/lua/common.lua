@@ -5,10 +5,10 @@ local MAX_TOTAL = 2251799813685247
 
 -- Makes a key expire at the instant `at`, which is after `now`.
 --
--- Invariant: this is the last access of a script to the key. Before Redis 7.2 the clock goes on during a script, and an
--- expiry that has passed removes the key at once: a write after that would make an incomplete key. A pause before this
--- call does no harm, because the script passes the time that is left. A pause inside it removes a complete key, which
--- counts nothing any more.
+-- Invariant: this is the last access of a script to the key. Before Redis 7.2 the clock advances during a script, and
+-- an expiry that has passed removes the key at once: a write after that would make an incomplete key. A pause before
+-- this call does no harm, because the script passes the time that is left. A pause inside it removes a complete key,
+-- which counts nothing any more.
 local function expire_at(key, at)
   call('PEXPIRE', key, format('%d', math.ceil((at - now) / 1000)))
 end

@@ -246,7 +246,7 @@ do
     if elapsed > 0 then s.last = s.at end
     note_gone(s, div_ceil(burst * per, rate))
     if s.stored ~= line.quota_tag then
-      -- Another rate or burst: the level in permits stays the same.
+      -- If the rate or the burst has changed, the level in permits stays the same.
       local full = line.capacity * line.per
       local owes_more = s.missing > most_missing(burst, per)
       local whole, part = div_floor(burst * per - s.missing, per)

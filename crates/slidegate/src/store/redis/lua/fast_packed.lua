@@ -89,7 +89,7 @@ do
               -- The counts are after the mark and the shape.
               call('SETRANGE', key, '52', counts .. newer)
             end
-            -- Last: see `expire_at` in common.lua.
+            -- The expiry is set last: see `expire_at` in common.lua.
             if expires then call('PEXPIRE', key, format('%d', math.ceil(ttl / 1000))) end
           end
           if granted == times then

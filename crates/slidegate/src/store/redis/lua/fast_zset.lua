@@ -43,8 +43,8 @@ do
       end
     end
     if supported and reserved > trims then
-      -- Summing up entries of different costs may take several calls, and then nothing is decided: so this is found
-      -- out before anything is written.
+      -- Summing up entries of different costs may take several calls, and then nothing is decided: so the script checks
+      -- this before anything is written.
       reserved = 0
       for i = 1, request_count do
         local used, newest = heads[i][1], heads[i][2]
@@ -84,7 +84,7 @@ do
       supported = not head[1]
       if not fresh then
         used, newest = -head[1], -head[2]
-        -- Plus a half if the count has notes; that stays as it was.
+        -- The fraction of a half, which marks notes, stays as it was.
         if newest % 1 > 0 then newest, newest_at = newest - 0.5, minus_at .. '.5' end
         local more = used % 1
         if more > 0 then
@@ -179,7 +179,7 @@ do
               retry = call('ZRANGE', key, rank, rank, 'WITHSCORES')[2] + window - now
             end
           end
-          -- Last: see `expire_at` in common.lua.
+          -- The expiry is set last: see `expire_at` in common.lua.
           if expires then call('PEXPIRE', key, format('%d', math.ceil(ttl / 1000))) end
           if granted == times then
             if not heads then

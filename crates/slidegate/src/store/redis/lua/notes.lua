@@ -63,7 +63,7 @@ end
 local function write_notes(s, line)
   if not s.has_notes then drop_key(s.notes) end
   call('ZADD', s.notes, unpack(s.marks))
-  -- After the ZADD, so that the key is never empty: see `is_here`.
+  -- This comes after the ZADD, so that the key is never empty: see `is_here`.
   if s.has_notes then trim_notes(s.notes, format('%d', s.last - line.window)) end
   expire_at(s.notes, math.max(s.at, s.newest) + line.ttl)
   dropped[s.notes], s.has_notes = nil, true

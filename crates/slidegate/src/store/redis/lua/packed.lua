@@ -282,7 +282,7 @@ do
     end)
     s.clipped = true
     if short then
-      -- Later calls forget the others: see zset.lua.
+      -- Later calls forget the remaining permits: see zset.lua.
       s.short, s.used = true, keep + excess
       return
     end

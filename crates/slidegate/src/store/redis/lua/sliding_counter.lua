@@ -63,7 +63,7 @@ do
   function sliding.keep_newest(s, line, keep)
     if s.used <= keep then return end
     s.current = math.min(s.current, keep)
-    -- The most permits whose weight is not above the rest.
+    -- The most permits whose weight is at most the remaining `keep`.
     local rest, remaining = keep - s.current, s.start + line.window - s.at
     local part = fmod(line.window, remaining)
     local whole = (line.window - part) / remaining
@@ -113,7 +113,7 @@ do
     return true
   end
 
-  -- Writes entries back: see restore.lua. Each window is a sum of its own.
+  -- Writes entries back: see restore.lua. Each window has its own sum.
   function sliding.restore(s, line, entries, by)
     local newest = entries[#entries].at
     if newest > s.at then

@@ -91,7 +91,7 @@ do
       s.gone = sum_costs(names, 1, n, 1)
       return
     end
-    -- Without the last instant, which may have more entries.
+    -- The last instant is left out, because it may have more entries.
     local last = most
     while last > 1 and string.match(names[last], '^%x+') == string.match(names[most], '^%x+') do last = last - 1 end
     s.used, s.last = s.used - sum_costs(names, 1, last, 1), s.at
@@ -194,7 +194,8 @@ do
       date = at - fmod(at, slice) + slice - 1
       before = before - fmod(before, slice) + slice - 1
     end
-    -- Numbers of one slice are never used again, also after a reset: no microsecond has a thousand admissions.
+    -- Sequence numbers of one slice are never used again, even after a reset, because no microsecond has a thousand
+    -- admissions.
     s.date, s.current_cost, s.current_count = date, 0, slice > 0 and fmod(at, slice) * 1000 or 0
     if before == date and not s.fresh then
       local name = call('ZRANGEBYSCORE', s.key, date, date, 'LIMIT', 0, 1)[1]

@@ -96,7 +96,7 @@ mod tests {
             servers_of_keys(&["a:1", "b:1", "c:1", "d:1", "e:1"]),
         );
         let moved = four.iter().zip(&five).filter(|(before, after)| before != after);
-        assert!(moved.clone().all(|(_, after)| *after == "e:1"), "only to the new one");
+        assert!(moved.clone().all(|(_, after)| *after == "e:1"), "keys move only to the new server");
         let fraction = moved.count() as f64 / f64::from(KEYS);
         println!("a fifth server: {:.2} % of {KEYS} keys moved", 100.0 * fraction);
         assert!((0.19..0.21).contains(&fraction), "{fraction}");
@@ -109,13 +109,13 @@ mod tests {
         let (four, three) =
             (servers_of_keys(&["a:1", "b:1", "c:1", "d:1"]), servers_of_keys(&["d:1", "a:1", "c:1"]));
         let moved = four.iter().zip(&three).filter(|(before, after)| before != after);
-        assert!(moved.clone().all(|(before, _)| *before == "b:1"), "only those of the removed server");
+        assert!(moved.clone().all(|(before, _)| *before == "b:1"), "only keys of the removed server move");
         let fraction = moved.count() as f64 / f64::from(KEYS);
-        println!("a server less of four: {:.2} % of {KEYS} keys moved", 100.0 * fraction);
+        println!("one of four servers removed: {:.2} % of {KEYS} keys moved", 100.0 * fraction);
         assert!((0.24..0.26).contains(&fraction), "{fraction}");
     }
 
-    /// Processes of other versions must agree; a change of these numbers moves everyone's keys.
+    /// Processes of other versions must agree; a change of these numbers moves the keys of every deployment.
     #[test]
     fn key_placement_is_stable() {
         let nodes = nodes(["a:1", "b:1", "c:1", "d:1"].into_iter());

@@ -177,8 +177,8 @@ impl KeyState {
         number
     }
 
-    /// Returns true if a wait depends on entries that were not read one by one. A wait for a limit that warms up may:
-    /// it is the shorter of two.
+    /// Returns true if a wait depends on entries that were not read one by one. A wait for a limit that warms up may
+    /// depend on them, because it is the shorter of two waits.
     pub(super) fn reaches_unread(&self, verdict: &Verdict) -> bool {
         let ends = self.at + verdict.retry_after.get();
         let warms_up = verdict.limit < self.quota.capacity();

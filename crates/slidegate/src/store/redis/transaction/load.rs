@@ -31,7 +31,7 @@ pub(super) struct LoadedKey {
     pub(super) oldest: Option<u64>,
     /// Earlier admissions of the requests in the batch: id, entry.
     pub(super) ids: Vec<(RequestId, Entry)>,
-    /// Requests that were refunded: when, and how often in that instant.
+    /// Refunded requests: the instant of the refund, and the number of refunds in it.
     pub(super) refunded: HashMap<String, (u64, u64)>,
     /// Name and contents of the warm-up record, if its limit warms up.
     pub(super) warm: Option<(String, Option<WarmUpRecord>)>,

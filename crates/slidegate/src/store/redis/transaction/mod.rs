@@ -151,7 +151,8 @@ async fn lock_keys<'l>(key_locks: &'l KeyLocks, keys: &[&Key]) -> Vec<MutexGuard
     guards
 }
 
-/// Commits if no other client changed a watched key; also when there is nothing to write, to find out.
+/// Commits if no other client changed a watched key; also if there is nothing to write, to find out whether a key was
+/// changed.
 async fn commit(connection: &mut MultiplexedConnection, mut writes: Pipeline) -> Result<(), AttemptError> {
     if writes.is_empty() {
         writes.cmd("PING");

@@ -21,7 +21,7 @@ impl Inner {
         let mut receipt = Receipt { at: Micros::ZERO, settled: Vec::new() };
         let mut rest = settlements;
         while !rest.is_empty() {
-            // One transaction for as many settlements as have different keys.
+            // Each transaction takes as many settlements as have different keys.
             let twice = (1..rest.len()).find(|&i| rest[..i].iter().any(|other| other.key == rest[i].key));
             let (now, later) = rest.split_at(twice.unwrap_or(rest.len()));
             let keys: Vec<&Key> = now.iter().map(|settlement| &settlement.key).collect();

@@ -169,7 +169,7 @@ impl KeyState {
         let quota_tag = layout::quota_tag(quota);
         let stored = snapshot.map(|snapshot| layout::quota_tag(&snapshot.quota));
         let retagged = stored.as_ref() != Some(&quota_tag);
-        // Adopting another rate and then the first one again may leave less than there was.
+        // A change to another rate and back may leave fewer units than before.
         let moved =
             snapshot.is_some_and(|snapshot| snapshot.last != last.get() || snapshot.used != numbers.used);
         if self.recorded == 0 && !moved && !retagged && self.amended.is_none() {

@@ -176,7 +176,7 @@ impl Cluster {
             return "0".to_owned();
         }
         let owned = |tag: &String| map.owners[usize::from(slot_of_tag(tag.as_bytes()))] == server.0;
-        // Enough to meet every slot.
+        // So many tags include one for every slot.
         (0..1_000_000u32).map(|n| n.to_string()).find(owned).unwrap_or_else(|| "0".to_owned())
     }
 
@@ -187,7 +187,7 @@ impl Cluster {
         if map.version != version {
             return Ok(());
         }
-        // Nodes with slots first, starting from another one each time.
+        // Nodes with slots come first, starting with a different node each time.
         let mut nodes: Vec<&Node> = map.nodes.iter().collect();
         let turn = version as usize % nodes.len().max(1);
         nodes.rotate_left(turn);
@@ -326,14 +326,14 @@ fn read_range(range: Vec<Value>, queried_host: &str) -> Option<Range> {
     (first <= last && last < SLOTS).then_some(Range { slots: first..=last, primary: (host, port) })
 }
 
-/// Parses `host:port`; without a host it is `from`.
+/// Parses `host:port`. If the host is empty, it is replaced by `from`.
 fn split_address(address: &str, from: &str) -> Option<(String, u16)> {
     let (host, port) = address.rsplit_once(':')?;
     let host = if matches!(host, "" | "?") { from } else { host };
     Some((host.to_owned(), port.parse().ok()?))
 }
 
-/// Slot of a key: of its tag, or else of all of it.
+/// Slot of a key: the slot of its tag, or of the whole key if it has no tag.
 pub(super) fn slot_of(key: &Key, names: &Names) -> ShardId {
     // A key that this crate did not build may have braces anywhere.
     if key.tag().is_none() && key.as_str().contains(['{', '}']) {
