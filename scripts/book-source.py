@@ -2,17 +2,19 @@
 """Writes the source of the book: the pages of docs/, with links that stay within the book.
 
 book-source.py FOLDER          writes the source of the book into a folder
-book-source.py --check FOLDER  checks that every local link of the built book leads to a file
+book-source.py --check FOLDER  checks that every local link of the built book leads to a file, and to a heading in it
 
 On GitHub a page may link to a file outside of docs/. In the book, ARCHITECTURE.md, SECURITY.md and README.zh-CN.md are pages, and
 other files are copied beside the pages.
 """
 
+import html
 import os
 import re
 import shutil
 import sys
 from pathlib import Path
+from urllib.parse import unquote
 
 root = Path(__file__).resolve().parent.parent
 
@@ -77,18 +79,27 @@ def write_book(book: Path) -> None:
 
 
 def check(book: Path) -> int:
-    """Number of local links of the built book that lead nowhere."""
+    """Number of local links of the built book that lead to no file or to no anchor."""
+    pages = {page: page.read_text() for page in book.rglob("*.html")}
+    anchors = {page: set(re.findall(r'\bid="([^"]+)"', text)) for page, text in pages.items()}
     broken = 0
-    for page in book.rglob("*.html"):
+    for page, text in pages.items():
         if page.name in ("404.html", "print.html", "toc.html"):
             continue
-        for link in re.findall(r'(?:href|src)="([^"#?]+)', page.read_text()):
-            if not re.match(r"[a-z]+:", link) and not (page.parent / link).exists():
+        for link in re.findall(r'(?:href|src)="([^"]+)', text):
+            if re.match(r"[a-z]+:", link):
+                continue
+            target, _, anchor = unquote(html.unescape(link)).partition("#")
+            path = (page.parent / target.partition("?")[0]).resolve() if target else page
+            if not path.exists():
                 print(f"{page}: {link} leads nowhere")
+                broken += 1
+            elif anchor and path in anchors and anchor not in anchors[path]:
+                print(f"{page}: {link} leads to no heading")
                 broken += 1
     return broken
 
 
 if sys.argv[1] == "--check":
-    sys.exit(check(Path(sys.argv[2])) > 0)
+    sys.exit(check(Path(sys.argv[2]).resolve()) > 0)
 write_book(Path(sys.argv[1]).resolve())
