@@ -57,7 +57,7 @@ struct Episode {
     unknown: u64,
 }
 
-/// Bound on the permits in one window, by its reasons.
+/// Bound on the permits in one window: the sum of these parts.
 #[derive(Debug)]
 struct Bound {
     limit: u64,
