@@ -392,7 +392,7 @@ const BROKEN: &[(&str, &str)] = &[
     ("redis: 5", "1:8: redis must be a mapping, not 5"),
     (
         "redis: { host: x }",
-        "1:10: unknown field `host` in redis: the fields are `url`, `cluster`, `shards`, `sentinel`, `tls`, `connections`, `connect-timeout`, `response-timeout`, `keep-alive`, `health-check`, `max-in-flight`, `max-wait`, `batch-size`, `min-expire`, `expire-buffer`, `mode`, `prefix`",
+        "1:10: unknown field `host` in redis: the fields are `url`, `cluster`, `shards`, `sentinel`, `password-file`, `tls`, `connections`, `connect-timeout`, `response-timeout`, `keep-alive`, `health-check`, `max-in-flight`, `max-wait`, `batch-size`, `min-expire`, `expire-buffer`, `mode`, `prefix`",
     ),
     (
         "redis: { url: \"http://user:hush@x\" }",

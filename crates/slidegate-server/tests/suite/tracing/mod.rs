@@ -45,11 +45,14 @@ impl Logged {
         self.so_far()
     }
 
-    /// Stops the server. Returns its whole log.
+    /// Stops the server. Returns its whole log, without the steps of the shutdown.
     fn stop(mut self) -> String {
         self.server.terminate();
         assert!(self.server.wait().success());
-        self.so_far()
+        let is_step = |line: &&str| {
+            ["listeners closed: ", "all requests are answered"].iter().any(|step| line.contains(step))
+        };
+        self.so_far().lines().filter(|line| !is_step(line)).map(|line| format!("{line}\n")).collect()
     }
 
     /// Stops the server. Returns the log lines of decisions, without their durations.
