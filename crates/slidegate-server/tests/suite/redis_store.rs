@@ -268,7 +268,8 @@ fn outages_are_logged_as_events() {
     }
     let names: Vec<Value> = events().iter().map(|event| event["event"].clone()).collect();
     assert!(names.contains(&json!("connected")), "{names:?}");
-    assert_eq!(names[names.len() - 2..], [json!("signal"), json!("stopped")]);
+    let stop = ["signal", "listeners_closed", "connections_closed", "left", "stopped"].map(Value::from);
+    assert_eq!(names[names.len() - stop.len()..], stop);
 }
 
 #[test]

@@ -148,11 +148,23 @@ async fn client_that_does_not_read_is_closed() {
             // The client keeps the connection open, so only the server can end it.
             deaf
         });
-        let mut next = TcpStream::connect(&address).unwrap();
-        next.write_all(self::head(BODY.len()).as_bytes()).unwrap();
-        next.write_all(BODY.as_bytes()).unwrap();
-        let answer = read_all(next).await;
-        assert!(answer.starts_with("HTTP/1.1 429 ") || answer.starts_with("HTTP/1.1 200 "), "{answer:?}");
+        // While the first client has the only connection, no other client gets an answer. On a busy machine the server may
+        // also close a second client, because its request takes too long: then the next one follows.
+        let is_decision =
+            |answer: &str| ["HTTP/1.1 429 ", "HTTP/1.1 200 "].iter().any(|status| answer.starts_with(status));
+        let mut answer = String::new();
+        for _ in 0..20 {
+            let mut next = TcpStream::connect(&address).unwrap();
+            let request = self::head(BODY.len()) + BODY;
+            answer = match next.write_all(request.as_bytes()) {
+                Ok(()) => read_all(next).await,
+                Err(error) => error.to_string(),
+            };
+            if is_decision(&answer) {
+                break;
+            }
+        }
+        assert!(is_decision(&answer), "{answer:?}");
         drop(sender.join().unwrap());
     }
 }
