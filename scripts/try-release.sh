@@ -15,6 +15,8 @@ aarch64) architecture=arm64 ;;
 esac
 
 work=$(mktemp -d)
+# Without PATH, env finds no program.
+chroot=$(command -v chroot)
 server=
 end() {
     [ -z "$server" ] || kill -KILL "$server" 2>/dev/null || true
@@ -33,10 +35,10 @@ start() {
     local root=$1 program=$2
     http=$(free_port) grpc=$(free_port) resp=$(free_port)
     variables=("${@:3}" "SLIDEGATE_LISTEN_HTTP=0.0.0.0:$http" "SLIDEGATE_LISTEN_GRPC=0.0.0.0:$grpc" "SLIDEGATE_LISTEN_RESP=0.0.0.0:$resp")
-    env -i "${variables[@]}" chroot --userspec 65532:65532 "$root" "$program" serve >"$work/log" 2>&1 &
+    env -i "${variables[@]}" "$chroot" --userspec 65532:65532 "$root" "$program" serve >"$work/log" 2>&1 &
     server=$!
     for _ in $(seq 1 300); do
-        if env -i "${variables[@]}" chroot --userspec 65532:65532 "$root" "$program" health >"$work/health" 2>&1; then return; fi
+        if env -i "${variables[@]}" "$chroot" --userspec 65532:65532 "$root" "$program" health >"$work/health" 2>&1; then return; fi
         sleep 0.1
     done
     fail "the server is not ready after 30 s: $(cat "$work/health")"
@@ -101,7 +103,7 @@ mount -o remount,ro,bind "$work/image"
 start "$work/image" /usr/bin/slidegate "${from_image[@]}"
 answers
 stop
-if env -i "${variables[@]}" SLIDEGATE_LISTEN_ADMIN="0.0.0.0:$(free_port)" chroot --userspec 65532:65532 "$work/image" /usr/bin/slidegate serve >"$work/log" 2>&1; then
+if env -i "${variables[@]}" SLIDEGATE_LISTEN_ADMIN="0.0.0.0:$(free_port)" "$chroot" --userspec 65532:65532 "$work/image" /usr/bin/slidegate serve >"$work/log" 2>&1; then
     fail "the image opens the admin listener without a token"
 fi
 grep -q 'without a token' "$work/log" || fail "the message about the admin listener is missing"
