@@ -42,6 +42,9 @@ const MAX_HOST: usize = 64;
 /// Time for which the summaries of the other nodes are valid after they were read.
 const READ_TTL: Micros = Micros::from_millis(500);
 
+/// Summaries of the other nodes, or the reason why they are not known.
+type Summaries = Result<Vec<Node>, Error>;
+
 /// This node as a member of the fleet.
 pub(crate) struct Fleet {
     /// Random id of this process.
@@ -51,7 +54,7 @@ pub(crate) struct Fleet {
     /// Wakes the task that sends the summary.
     second_ended: Notify,
     /// Summaries of the other nodes, and the time at which they were read. One caller at a time reads them.
-    others: Mutex<Option<(Micros, Result<Vec<Node>, Error>)>>,
+    others: Mutex<Option<(Micros, Summaries)>>,
 }
 
 /// One node of the fleet.
@@ -127,7 +130,7 @@ impl Fleet {
     }
 
     /// Returns the other nodes, at most [`READ_TTL`] old.
-    async fn others(&self, app: &AppState, store: &RedisStore) -> Result<Vec<Node>, Error> {
+    async fn others(&self, app: &AppState, store: &RedisStore) -> Summaries {
         let mut others = self.others.lock().await;
         if let Some((at, nodes)) = &*others
             && app.stats.now().since(*at) < READ_TTL
