@@ -124,9 +124,17 @@ fn unfinished_and_idle_connections_time_out() {
 /// One client sends without reading; there is room for only one connection.
 #[test]
 fn client_that_does_not_read_is_closed() {
-    let limits = Limits { head: Duration::from_secs(60), connections: 1, ..short() };
+    // Both clients have the same address.
+    let limits = Limits {
+        head: Duration::from_secs(60),
+        connections: 1,
+        connections_per_address: Some(2),
+        ..short()
+    };
     let server = RespServer::impatient(limits);
     let mut deaf = server.client();
+    // The connection is in use. So the next client cannot evict it, and must wait.
+    assert_eq!(deaf.call("PING"), simple("PONG"));
     let commands = encode("INFO").repeat(1_000);
     // The replies are larger than the buffers of both sockets.
     let stuck = std::thread::spawn(move || while deaf.try_send(&commands) {});
