@@ -125,12 +125,8 @@ fn unfinished_and_idle_connections_time_out() {
 #[test]
 fn client_that_does_not_read_is_closed() {
     // Both clients have the same address.
-    let limits = Limits {
-        head: Duration::from_secs(60),
-        connections: 1,
-        connections_per_address: Some(2),
-        ..short()
-    };
+    let limits =
+        Limits { head: Duration::from_secs(60), connections: 1, connections_per_address: Some(2), ..short() };
     let server = RespServer::impatient(limits);
     let mut deaf = server.client();
     // The connection is in use. So the next client cannot evict it, and must wait.
