@@ -172,9 +172,9 @@ do
         s.oldest = at(s, 0)
         return true, true
       end
-      -- A function looks at each record, so this takes almost three times as long as for a record that is only read.
-      local raw, n = records(s, 0, math.min(chunk, math.ceil(reads) * 3))
-      reads = reads - n / 3
+      -- A function looks at each record, so this counts as four records that are only read.
+      local raw, n = records(s, 0, math.min(chunk, math.ceil(reads) * 2))
+      reads = reads - n / 2
       for i = 0, n - 1 do
         local instant, cost = read(s, raw, i * s.width + 1)
         if not gone(instant, cost) then
