@@ -47,7 +47,7 @@ const SHARDS: usize = 64;
 ///
 /// # Memory
 ///
-/// A key takes the size of `K` and about 110 bytes, and eight bytes for each admission in an exact window. A shard that is about
+/// A key takes the size of `K` and about 110 bytes, in a hash table that is up to half empty, and eight bytes for each admission in an exact window. A shard that is about
 /// to grow first drops the keys that count nothing any more, so memory follows the keys that were used within the last
 /// window. [`KeyedLimiter::retain_recent`] drops such keys at once. If clients can invent keys, use a
 /// [`MemoryStore`](crate::MemoryStore): it bounds their number.

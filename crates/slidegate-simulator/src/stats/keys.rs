@@ -206,7 +206,7 @@ impl DenialRun {
         self.to.since(self.from)
     }
 
-    /// Returns a value that is greater for a longer run. Of two runs of the same length, the one with more denials is longer.
+    /// Returns a value that is greater for a longer run. If two runs have the same length, the one with more denials is longer.
     fn size(&self) -> (Micros, u64) {
         (self.length(), self.denials)
     }
