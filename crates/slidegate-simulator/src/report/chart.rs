@@ -211,8 +211,9 @@ fn draw_levels(chart: &mut Chart<'_, '_>, panel: &Panel<'_>, end: f64) -> DrawRe
     let width = panel.step.max(end / if bar_count < 40 { 100.0 } else { 240.0 });
     let bars = panel.lower.iter().zip(panel.upper).enumerate().filter(|(_, (admitted, _))| **admitted > 0);
     for (n, (&admitted, &limit)) in bars {
-        let from = n as f64 * panel.step;
-        let to = (from + width).min(end);
+        // A bar at the end moves left, so that it keeps its width.
+        let from = (n as f64 * panel.step).min(end - width);
+        let to = from + width;
         let within = admitted.min(limit.max(1)) as f64;
         chart
             .draw_series([Rectangle::new([(from, 0.0), (to, within)], LEVEL.filled())])
