@@ -220,6 +220,31 @@ async fn missing_password_or_permission_is_an_error() {
     limited(RedisMode::Transaction).admit(&[checks("a")]).await.unwrap();
 }
 
+/// The test server asserts at its end that every key has an expiry.
+#[tokio::test]
+async fn stream_is_never_stored_without_its_expiry() {
+    let server = RedisServer::start(Flavour::Redis7);
+    server.run("ACL SETUSER limited on >secret ~* &* +@all -pexpire");
+    let url = server.url().replace("://", "://limited:secret@");
+    let limited = RedisStore::with_options(&RedisOptions {
+        topology: RedisOptions::new(url).topology,
+        ..options(&server)
+    })
+    .unwrap();
+    let error = limited.broadcast("fleet", "a", "text").await.unwrap_err();
+    assert_eq!(error.fault(), Some(Fault::NotAllowed), "{error}");
+    assert_eq!(server.run("DBSIZE"), redis::Value::Int(0));
+    let store = store(&server);
+    for text in ["first", "second"] {
+        store.broadcast("fleet", "a", text).await.unwrap();
+    }
+    let broadcasts = store.broadcasts("fleet", Duration::from_secs(60)).await.unwrap();
+    assert_eq!(
+        broadcasts.iter().map(|broadcast| broadcast.text.as_str()).collect::<Vec<_>>(),
+        ["second", "first"]
+    );
+}
+
 #[tokio::test]
 async fn loading_server_is_an_error() {
     let first = RedisServer::start(Flavour::Redis7).without_ttl_check();

@@ -71,13 +71,15 @@ impl RedisStore {
     pub async fn share_text(&self, name: &str, text: &str) -> Result<u64, Error> {
         let mut command = redis::cmd("XADD");
         command.arg(self.stream(name)).arg("MAXLEN").arg(MAX_ENTRIES).arg("*").arg("text").arg(text);
-        version(&self.append(name, &command).await?).ok_or_else(bad_reply)
+        let id = self.append(name, &command).await?;
+        id.as_deref().and_then(version).ok_or_else(bad_reply)
     }
 
-    /// Adds an entry by an `XADD` and returns its id. If an impossible id prevents that, removes the stream first.
-    pub(super) async fn append(&self, name: &str, add: &Cmd) -> Result<String, Error> {
-        match self.query_stream::<String>(name, add).await {
-            Ok(id) if version(&id).is_some() => return Ok(id),
+    /// Adds an entry by an `XADD` and returns its id; `None` if the command may not create the stream, and there is none. If an
+    /// impossible id prevents the addition, removes the stream first.
+    pub(super) async fn append(&self, name: &str, add: &Cmd) -> Result<Option<String>, Error> {
+        match self.query_stream::<Option<String>>(name, add).await {
+            Ok(id) if id.as_deref().is_none_or(|id| version(id).is_some()) => return Ok(id),
             Err(error) if !error.to_string().contains(EXHAUSTED) => return Err(error),
             _ => {}
         }

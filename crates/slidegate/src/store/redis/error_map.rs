@@ -67,6 +67,10 @@ pub(super) fn explain(error: &RedisError, address: &str) -> Error {
     if error.is_io_error() {
         return Error::store(Fault::Lost, format!("the connection to Redis at {address} broke: {error}"));
     }
+    // The server aborts a transaction because it did not accept one of the commands.
+    if let Some(reason) = abort_reason(error) {
+        return explain(&reason, address);
+    }
     let text = error.to_string();
     let code = error.code().unwrap_or_default();
     // A script of Redis 6.2 wraps the errors of its calls in an error of its own.
@@ -89,6 +93,16 @@ pub(super) fn explain(error: &RedisError, address: &str) -> Error {
         }
         _ => Error::store(Fault::Other, format!("Redis at {address}: {text}")),
     }
+}
+
+/// Returns the error of the first command that the server did not accept, if that is why it aborted a transaction.
+fn abort_reason(error: &RedisError) -> Option<RedisError> {
+    let aborted = ErrorKind::Server(ServerErrorKind::ExecAbort);
+    if error.kind() != aborted {
+        return None;
+    }
+    let (_, first) = error.clone().into_server_errors()?.first()?.clone();
+    Some(RedisError::from(first)).filter(|reason| reason.kind() != aborted)
 }
 
 /// Redirect of a cluster node: the node did nothing.

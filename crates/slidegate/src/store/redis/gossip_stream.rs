@@ -4,9 +4,11 @@
 
 use std::time::Duration;
 
-use redis::Value;
+use redis::{Pipeline, Value};
 
-use super::{RedisStore, bad_reply};
+use super::epoch::Purpose;
+use super::server::Call;
+use super::{RedisStore, bad_reply, convert};
 use crate::Error;
 
 /// Approximate number of entries that are kept: enough for some moments of hundreds of processes.
@@ -90,13 +92,26 @@ impl RedisStore {
     }
 
     /// Adds a message to a stream of about `most` entries, renews the expiry of the stream, and returns the id of the entry.
+    ///
+    /// The first entry and its expiry are one transaction: a node that fails between the two would leave a stream that never
+    /// expires. Later entries are added by a single command, because only single commands follow redirects in a cluster.
     async fn add_message(&self, name: &str, message: &GossipMessage, most: usize) -> Result<String, Error> {
         let stream = self.stream(name);
-        let mut add = redis::cmd("XADD");
-        add.arg(&stream).arg("MAXLEN").arg("~").arg(most).arg("*").arg(&message.who).arg(&message.text);
-        let id = self.append(name, &add).await?;
-        let ttl = STREAM_TTL.as_millis() as u64;
-        self.query_stream::<Value>(name, redis::cmd("PEXPIRE").arg(&stream).arg(ttl)).await?;
+        let add = |options: &[&str]| {
+            let mut add = redis::cmd("XADD");
+            add.arg(&stream).arg(options).arg("MAXLEN").arg("~").arg(most).arg("*");
+            add.arg(&message.who).arg(&message.text);
+            add
+        };
+        let mut expire = redis::cmd("PEXPIRE");
+        expire.arg(&stream).arg(STREAM_TTL.as_millis() as u64);
+        if let Some(id) = self.append(name, &add(&["NOMKSTREAM"])).await? {
+            self.query_stream::<Value>(name, &expire).await?;
+            return Ok(id);
+        }
+        let mut create = Pipeline::new();
+        create.atomic().add_command(add(&[])).add_command(expire).ignore();
+        let (id,) = convert(self.inner.call_shared(name, Purpose::Decide, Call::All(&create)).await?)?;
         Ok(id)
     }
 }

@@ -72,7 +72,8 @@ impl RemoteStore for RedisStore {
         let nodes = self.presence_key(server);
         let ttl = MIN_PRESENCE_TTL.max(Micros::new(heartbeat.get().saturating_mul(10)));
         let mut pipeline = Pipeline::new();
-        pipeline.cmd("HSET").arg(&nodes).arg(node).arg(message).ignore();
+        // A transaction, so that a failure leaves no hash that never expires.
+        pipeline.atomic().cmd("HSET").arg(&nodes).arg(node).arg(message).ignore();
         pipeline.cmd("PEXPIRE").arg(&nodes).arg(ttl.ceil_millis()).ignore();
         pipeline.cmd("TIME").cmd("HGETALL").arg(&nodes);
         let answer = self.inner.call_server(server, Call::All(&pipeline)).await?;

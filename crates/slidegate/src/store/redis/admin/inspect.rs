@@ -1,7 +1,7 @@
 //! Read-only operations: the count of a key, the list of keys, and the settings of the servers.
 
 use futures_util::future::join_all;
-use redis::{Cmd, FromRedisValue, Pipeline};
+use redis::{Cmd, FromRedisValue, Pipeline, Value};
 
 use crate::algorithm::{SnapshotCounts, StateSnapshot};
 use crate::store::redis::codec::record::{LogCounts, LogShape, Record};
@@ -241,9 +241,19 @@ impl Inner {
         purpose: Purpose,
         command: &Cmd,
     ) -> Result<T, Error> {
+        convert(self.call_shared(name, purpose, Call::Command(command)).await?)
+    }
+
+    /// Performs a call on the shared key of this name.
+    pub(in crate::store::redis) async fn call_shared(
+        &self,
+        name: &str,
+        purpose: Purpose,
+        call: Call<'_>,
+    ) -> Result<Value, Error> {
         // The key of a count with that name has the same slot.
         let shard = self.topology.shard_of(&Key::printed(name), &self.names);
-        convert(self.topology.call(shard, purpose, Call::Command(command)).await?)
+        self.topology.call(shard, purpose, call).await
     }
 }
 
