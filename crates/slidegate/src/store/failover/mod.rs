@@ -15,7 +15,7 @@ mod lease;
 mod membership;
 mod node;
 mod options;
-mod record;
+mod pending_write;
 mod recovery_task;
 mod server_state;
 mod settle;
