@@ -5,7 +5,6 @@ mod acquire;
 mod authz;
 mod call;
 mod capture;
-mod connection;
 mod dashboard;
 mod dto;
 mod error;
@@ -29,6 +28,7 @@ mod response;
 mod route;
 mod rules;
 mod settle;
+mod slow_path;
 mod store;
 mod top_keys;
 
@@ -146,7 +146,7 @@ impl listener::ConnectionHandler for ConnectionHandler {
         state: Arc<ConnectionState>,
         stop: Stop,
     ) {
-        let _ = connection::serve(self, stream, peer, state, stop).await;
+        let _ = slow_path::serve(self, stream, peer, state, stop).await;
     }
 }
 
