@@ -8,14 +8,14 @@ use smallvec::SmallVec;
 use crate::reservation::ChargeRef;
 use crate::rules::{DEFAULT_CODE, Mode, Rules, Unmatched};
 use crate::{
-    Check, Checks, Count, Entry, Error, Key, Micros, Outcome, Precision, Quota, Request, RequestId,
-    Reservation, Source, Verdict, Verdicts,
+    Check, Checks, Count, Entry, Key, Micros, Outcome, Precision, Quota, RequestId, Reservation, Source,
+    Verdict, Verdicts,
 };
 
 /// The decision about one request.
 #[derive(Clone, Debug)]
 pub struct Decision {
-    rules: Arc<Rules>,
+    pub(crate) rules: Arc<Rules>,
     pub(crate) checks: Checks,
     pub(crate) verdicts: Verdicts,
 }
@@ -31,12 +31,6 @@ impl Decision {
     pub(crate) fn without_verdicts(rules: Arc<Rules>, checks: Checks) -> Self {
         let verdicts = Verdicts { at: Micros::ZERO, source: Source::NoRule, verdicts: SmallVec::new() };
         Decision { rules, checks, verdicts }
-    }
-
-    /// Fills the empty checks with those of `request`.
-    #[inline(always)]
-    pub(crate) fn fill_checks(&mut self, request: &Request<'_>) -> Result<(), Error> {
-        self.rules.fill_checks(&mut self.checks, request)
     }
 
     /// Returns the id of the request, if it has one.

@@ -171,10 +171,7 @@ impl<K: Hash + Eq, C: Clock> KeyedLimiter<K, C> {
         K: Borrow<Q>,
         Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
     {
-        let hash = self.hasher.hash_one(key);
-        let now = self.clock.now();
-        let mut shard = self.shard(hash).lock();
-        let now = now.max(shard.dropped_at);
+        let (mut shard, hash, now) = self.lock_shard(key);
         match shard.find(hash, key) {
             Some(state) => result_of(&state.admit(now, &self.quota, permits)),
             None => self.check_new(shard, hash, now, key, permits),
@@ -187,10 +184,7 @@ impl<K: Hash + Eq, C: Clock> KeyedLimiter<K, C> {
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        let hash = self.hasher.hash_one(key);
-        let now = self.clock.now();
-        let mut shard = self.shard(hash).lock();
-        let now = now.max(shard.dropped_at);
+        let (mut shard, hash, now) = self.lock_shard(key);
         let mut unused;
         let state = match shard.find(hash, key) {
             Some(state) => state,
@@ -216,10 +210,7 @@ impl<K: Hash + Eq, C: Clock> KeyedLimiter<K, C> {
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        let hash = self.hasher.hash_one(key);
-        let now = self.clock.now();
-        let mut shard = self.shard(hash).lock();
-        let now = now.max(shard.dropped_at);
+        let (mut shard, hash, now) = self.lock_shard(key);
         match shard.find(hash, key) {
             Some(state) => state.settle(now, allowed.entry, permits.min(crate::bounds::MAX_LIMIT)),
             None => Settled::Gone,
@@ -275,10 +266,15 @@ impl<K: Hash + Eq, C: Clock> KeyedLimiter<K, C> {
         self.len() == 0
     }
 
-    /// The hash table uses the low bits of a hash and the top seven, so the shard uses other bits.
-    #[inline]
-    fn shard(&self, hash: u64) -> &Lock<Shard<K>> {
-        &self.shards[(hash >> 40) as usize % SHARDS]
+    /// Locks the shard of `key`. Returns it with the hash of the key, and the present instant.
+    #[inline(always)]
+    fn lock_shard<Q: Hash + ?Sized>(&self, key: &Q) -> (LockGuard<'_, Shard<K>>, u64, Micros) {
+        let hash = self.hasher.hash_one(key);
+        let now = self.clock.now();
+        // The hash table uses the low bits of a hash and the top seven, so the shard uses other bits.
+        let shard = self.shards[(hash >> 40) as usize % SHARDS].lock();
+        let now = now.max(shard.dropped_at);
+        (shard, hash, now)
     }
 
     /// Checks a key that has no counter. A denied request leaves none either, unless attempts count.

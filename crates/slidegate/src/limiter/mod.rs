@@ -48,14 +48,14 @@ pub struct Limiter<S: Store = MemoryStore> {
 /// a nested call and its result are copied, and copying is a large part of the time of a decision in memory.
 macro_rules! complete {
     ($limiter:expr, $decision:ident) => {{
-        if let Some(verdicts) = decide_without_store($decision.rules(), &$decision.checks) {
+        if let Some(verdicts) = decide_without_store(&$decision.rules, &$decision.checks) {
             $decision.verdicts = verdicts;
             return Ok($decision);
         }
         let batch = std::slice::from_ref(&$decision.checks);
-        let mut replies = match $decision.rules().has_paired_shadow(batch) {
+        let mut replies = match $decision.rules.has_paired_shadow(batch) {
             false => $limiter.store.admit(batch).await?,
-            true => $limiter.admit_with_shadows($decision.rules(), batch).await?,
+            true => $limiter.admit_with_shadows(&$decision.rules, batch).await?,
         };
         if replies.is_empty() {
             return Err(Error::short_answer());
@@ -105,7 +105,7 @@ impl<S: Store> Limiter<S> {
     /// Requests permits, and charges them if the request is allowed.
     pub async fn acquire<'a>(&self, request: impl Into<Request<'a>>) -> Result<Decision, Error> {
         let mut decision = Decision::without_verdicts(self.rules.load_full(), Checks::empty());
-        decision.fill_checks(&request.into())?;
+        decision.rules.fill_checks(&mut decision.checks, &request.into())?;
         complete!(self, decision)
     }
 

@@ -1,11 +1,8 @@
 //! Explanations of rule matching: for each rule, the reason why it applies to a request or not. Follows [`Rules::checks_for`].
 
-use std::fmt;
-
-use super::matching::find;
-use super::pattern::Pattern;
+use super::matching::MismatchReason;
 use super::selection::{Kind, Selection};
-use super::{Mode, Rule, Rules};
+use super::{Rule, Rules};
 use crate::key::Digests;
 use crate::request::Subject;
 use crate::{Check, Error, Request};
@@ -42,50 +39,6 @@ pub enum RuleMatch<'e> {
         /// The other rule.
         by: &'e str,
     },
-}
-
-/// Reason why a rule does not apply to a request. The `Display` text is for people.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum MismatchReason<'e> {
-    /// The rule is off.
-    Off,
-    /// The rule requires other values of an attribute.
-    Value {
-        /// The attribute.
-        attribute: &'e str,
-        /// Patterns, one of which must match.
-        wanted: &'e [Pattern],
-        /// Value in the request; `None` if the attribute is missing.
-        found: Option<&'e str>,
-    },
-    /// The rule counts by an attribute that the request does not have.
-    Lacking(&'e str),
-    /// The rule is for requests without other attributes, and the request has this one.
-    Beyond(&'e str),
-}
-
-impl Rule {
-    /// Returns the reason why the rule does not apply to these attributes; `None` if it applies.
-    #[inline]
-    pub(super) fn mismatch<'e>(&'e self, attributes: &[(&'e str, &'e str)]) -> Option<MismatchReason<'e>> {
-        if self.mode == Mode::Off {
-            return Some(MismatchReason::Off);
-        }
-        for (index, (attribute, wanted)) in self.conditions.iter().enumerate() {
-            let found = find(attributes, attribute);
-            if !found.is_some_and(|value| self.condition_matches(index, wanted, value)) {
-                return Some(MismatchReason::Value { attribute, wanted, found });
-            }
-        }
-        if let Some(lacking) = self.key.iter().find(|name| find(attributes, name).is_none()) {
-            return Some(MismatchReason::Lacking(lacking));
-        }
-        if self.only {
-            let beyond = attributes.iter().find(|(name, _)| !self.mentions(name));
-            return beyond.map(|(name, _)| MismatchReason::Beyond(name));
-        }
-        None
-    }
 }
 
 impl Rules {
@@ -172,28 +125,6 @@ impl Selection {
                 (by, &explanation.rule_match)
             {
                 explanation.rule_match = RuleMatch::Replaced { by };
-            }
-        }
-    }
-}
-
-impl fmt::Display for MismatchReason<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            MismatchReason::Off => f.write_str("it is off"),
-            MismatchReason::Value { attribute, wanted, found } => {
-                let wanted: Vec<String> = wanted.iter().map(Pattern::to_string).collect();
-                write!(f, "`match` needs `{attribute}` to be {}", wanted.join(" or "))?;
-                match found {
-                    Some(value) => write!(f, ", but it is {value}"),
-                    None => f.write_str(", but the request has none"),
-                }
-            }
-            MismatchReason::Lacking(attribute) => {
-                write!(f, "the key needs `{attribute}`, but the request has none")
-            }
-            MismatchReason::Beyond(attribute) => {
-                write!(f, "`only` excludes requests with `{attribute}`")
             }
         }
     }

@@ -1,9 +1,100 @@
-//! Matching of one rule: the check of a request, and the quota of a key.
+//! Matching of one rule: its conditions, the check of a request, and the quota of a key.
 
-use super::pattern::Pattern;
+use std::fmt;
+
 use super::rule::{Mode, Rule};
 use crate::key::Digests;
 use crate::{Check, Key, Quota};
+
+/// Condition on the value of an attribute.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Pattern {
+    /// Exactly this value.
+    Is(String),
+    /// Any value with this prefix; written `prefix*`.
+    StartsWith(String),
+}
+
+impl Pattern {
+    /// Parses a pattern of the rules file.
+    pub fn new(text: &str) -> Self {
+        match text.strip_suffix('*') {
+            Some(prefix) => Pattern::StartsWith(prefix.to_owned()),
+            None => Pattern::Is(text.to_owned()),
+        }
+    }
+
+    /// Returns a warning about a text that looks like a pattern of another program and is compared literally.
+    #[cfg(feature = "yaml")]
+    pub(super) fn warning(text: &str) -> Option<&'static str> {
+        if text.starts_with(['~', '^']) {
+            return Some("regular expressions are not supported, so this is compared character by character");
+        }
+        let before = text.strip_suffix('*').unwrap_or(text);
+        before.contains('*').then_some(
+            "`*` stands for any text only at the end of a pattern; elsewhere it is compared as it is",
+        )
+    }
+
+    fn matches(&self, value: &str) -> bool {
+        match self {
+            Pattern::Is(text) => value == text,
+            Pattern::StartsWith(prefix) => value.starts_with(prefix.as_str()),
+        }
+    }
+}
+
+/// Writes the pattern as in the rules file.
+impl fmt::Display for Pattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Pattern::Is(text) => f.write_str(text),
+            Pattern::StartsWith(prefix) => write!(f, "{prefix}*"),
+        }
+    }
+}
+
+/// Reason why a rule does not apply to a request. The `Display` text is for people.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MismatchReason<'e> {
+    /// The rule is off.
+    Off,
+    /// The rule requires other values of an attribute.
+    Value {
+        /// The attribute.
+        attribute: &'e str,
+        /// Patterns, one of which must match.
+        wanted: &'e [Pattern],
+        /// Value in the request; `None` if the attribute is missing.
+        found: Option<&'e str>,
+    },
+    /// The rule counts by an attribute that the request does not have.
+    Lacking(&'e str),
+    /// The rule is for requests without other attributes, and the request has this one.
+    Beyond(&'e str),
+}
+
+impl fmt::Display for MismatchReason<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            MismatchReason::Off => f.write_str("it is off"),
+            MismatchReason::Value { attribute, wanted, found } => {
+                let wanted: Vec<String> = wanted.iter().map(Pattern::to_string).collect();
+                write!(f, "`match` needs `{attribute}` to be {}", wanted.join(" or "))?;
+                match found {
+                    Some(value) => write!(f, ", but it is {value}"),
+                    None => f.write_str(", but the request has none"),
+                }
+            }
+            MismatchReason::Lacking(attribute) => {
+                write!(f, "the key needs `{attribute}`, but the request has none")
+            }
+            MismatchReason::Beyond(attribute) => {
+                write!(f, "`only` excludes requests with `{attribute}`")
+            }
+        }
+    }
+}
 
 impl Rule {
     /// Applies the present factor to a quota.
@@ -17,15 +108,37 @@ impl Rule {
         self.mismatch(attributes).is_none()
     }
 
+    /// Returns the reason why the rule does not apply to these attributes; `None` if it applies.
+    #[inline]
+    pub(super) fn mismatch<'e>(&'e self, attributes: &[(&'e str, &'e str)]) -> Option<MismatchReason<'e>> {
+        if self.mode == Mode::Off {
+            return Some(MismatchReason::Off);
+        }
+        for (index, (attribute, wanted)) in self.conditions.iter().enumerate() {
+            let found = find(attributes, attribute);
+            if !found.is_some_and(|value| self.condition_matches(index, wanted, value)) {
+                return Some(MismatchReason::Value { attribute, wanted, found });
+            }
+        }
+        if let Some(lacking) = self.key.iter().find(|name| find(attributes, name).is_none()) {
+            return Some(MismatchReason::Lacking(lacking));
+        }
+        if self.only {
+            let beyond = attributes.iter().find(|(name, _)| !self.mentions(name));
+            return beyond.map(|(name, _)| MismatchReason::Beyond(name));
+        }
+        None
+    }
+
     /// Returns true if the condition at this index matches a value.
     #[inline]
-    pub(super) fn condition_matches(&self, index: usize, wanted: &[Pattern], value: &str) -> bool {
+    fn condition_matches(&self, index: usize, wanted: &[Pattern], value: &str) -> bool {
         let any = |patterns: &[Pattern]| patterns.iter().any(|pattern| pattern.matches(value));
         any(wanted)
             || self.normalized_conditions.iter().any(|(known, patterns)| *known == index && any(patterns))
     }
 
-    pub(super) fn mentions(&self, attribute: &str) -> bool {
+    fn mentions(&self, attribute: &str) -> bool {
         let mut named = self.conditions.iter().map(|(name, _)| name).chain(&self.key);
         named.any(|name| name == attribute)
     }
@@ -95,6 +208,6 @@ impl Rule {
 }
 
 #[inline]
-pub(super) fn find<'a>(attributes: &[(&str, &'a str)], name: &str) -> Option<&'a str> {
+fn find<'a>(attributes: &[(&str, &'a str)], name: &str) -> Option<&'a str> {
     attributes.iter().find(|(known, _)| *known == name).map(|(_, value)| *value)
 }

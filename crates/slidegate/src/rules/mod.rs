@@ -6,7 +6,6 @@ mod explain;
 mod matching;
 #[cfg(feature = "http")]
 mod paths;
-mod pattern;
 mod rule;
 mod selection;
 mod shadow;
@@ -21,8 +20,8 @@ use std::time::Duration;
 pub use self::ad_hoc::{AdHoc, Bounds};
 pub use self::combined_checks::MAX_TOGETHER;
 pub(crate) use self::combined_checks::{CombinedChecks, RequestPart};
-pub use self::explain::{Explanation, MismatchReason, RuleMatch};
-pub use self::pattern::Pattern;
+pub use self::explain::{Explanation, RuleMatch};
+pub use self::matching::{MismatchReason, Pattern};
 pub use self::rule::{DEFAULT_CODE, MAX_KEY_ATTRIBUTES, MAX_LEASE, Mode, Rule};
 use self::selection::{Kind, Replaced, Selection};
 #[cfg(feature = "yaml")]

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use super::pattern::Pattern;
+use super::matching::Pattern;
 use super::selection::Kind;
 use crate::dynamic::adaptive::AdaptiveState;
 use crate::error::check_between;

@@ -1,4 +1,4 @@
-//! JSON bodies of requests.
+//! JSON bodies of requests, and the types of their fields.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -9,15 +9,10 @@ use axum::http::{Request, header};
 use http_body_util::{BodyExt, LengthLimitError};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::Deserialize;
-use serde::de::{Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
-use serde_json::json;
+use serde::de::{Deserializer, MapAccess, Visitor};
+use slidegate::bounds::{MAX_ATTRIBUTES, MAX_LIMIT, MAX_NAME};
 use slidegate::yaml::one_line;
-use slidegate::{
-    AdHocLimit, Error, Micros, RequestId,
-    bounds::{MAX_ATTRIBUTES, MAX_ID, MAX_LIMIT, MAX_NAME},
-};
 
-use super::MAX_BATCH;
 use super::error::{ApiError, Code};
 
 /// Reads the body of a request, whose content type must be JSON. The body itself must enforce the size limit.
@@ -59,116 +54,6 @@ pub(super) fn read_json<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, Ap
 
 fn too_large(error: &(dyn std::error::Error + 'static)) -> bool {
     std::iter::successors(Some(error), |error| error.source()).any(|error| error.is::<LengthLimitError>())
-}
-
-/// A request for permits, limited by the rules that match its `attributes` or by its own limit for a
-/// `resource`.
-#[derive(Debug, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, expecting = "an object with `attributes` or `resource`")]
-#[schemars(rename = "Acquire", transform = require_attributes_or_resource)]
-pub(super) struct AcquireBody<'a> {
-    /// Attributes of the request, which the rules match and count by.
-    #[serde(borrow)]
-    attributes: Option<Attributes<'a>>,
-    /// Resource to limit by the limit that the request carries.
-    #[serde(borrow)]
-    #[schemars(length(min = 1))]
-    resource: Option<Cow<'a, str>>,
-    /// Limit for `resource`, within the bounds of `ad-hoc`.
-    limit: Option<JsonU64>,
-    /// Window for `resource`, within the bounds of `ad-hoc`: a duration such as `250ms`, `5s` or `1h`.
-    #[serde(borrow)]
-    window: Option<Cow<'a, str>>,
-    /// Number of permits; 0 only reads the state. Default: 1.
-    permits: Option<JsonU64>,
-    /// Idempotency key: a repeated request with the same id is not charged again.
-    #[serde(borrow)]
-    #[schemars(length(min = 1, max = MAX_ID), pattern(r"^[A-Za-z0-9._:-]+$"))]
-    id: Option<Cow<'a, str>>,
-}
-
-/// Adds the constraints between fields that [`AcquireBody::request`] checks to the schema.
-fn require_attributes_or_resource(schema: &mut Schema) {
-    let (text, object, nothing) =
-        (json!({ "type": "string" }), json!({ "type": "object" }), json!({ "type": "null" }));
-    let alternatives = json!([
-        { "required": ["attributes"], "properties": { "attributes": object, "resource": nothing, "limit": nothing, "window": nothing } },
-        { "required": ["resource"], "properties": { "resource": text, "attributes": nothing } },
-    ]);
-    schema.insert("oneOf".to_owned(), alternatives);
-}
-
-/// A batch of requests.
-#[derive(Debug, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, expecting = "an object with `requests`")]
-#[schemars(rename = "Batch")]
-pub(super) struct BatchBody<'a> {
-    #[serde(borrow, deserialize_with = "bounded_batch")]
-    #[schemars(length(max = MAX_BATCH))]
-    pub(super) requests: Vec<AcquireBody<'a>>,
-}
-
-/// Deserializes at most [`MAX_BATCH`] requests, so that a small body cannot request much memory.
-fn bounded_batch<'de: 'a, 'a, D: Deserializer<'de>>(
-    deserializer: D,
-) -> Result<Vec<AcquireBody<'a>>, D::Error> {
-    deserializer.deserialize_seq(BatchVisitor)
-}
-
-struct BatchVisitor;
-
-impl<'de> Visitor<'de> for BatchVisitor {
-    type Value = Vec<AcquireBody<'de>>;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "a list of at most {MAX_BATCH} requests")
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Self::Value, A::Error> {
-        let mut requests = Vec::new();
-        while let Some(request) = items.next_element()? {
-            if requests.len() == MAX_BATCH {
-                return Err(A::Error::invalid_length(MAX_BATCH + 1, &self));
-            }
-            requests.push(request);
-        }
-        Ok(requests)
-    }
-}
-
-impl AcquireBody<'_> {
-    pub(super) fn request(&self) -> Result<slidegate::Request<'_>, Error> {
-        let mut request = match (&self.attributes, &self.resource) {
-            (Some(_), Some(_)) => return Err(Error::invalid("set `attributes` or `resource`, not both")),
-            (None, None) => {
-                return Err(Error::invalid("set `attributes`, or `resource` with `limit` and `window`"));
-            }
-            (Some(attributes), None) => {
-                if self.limit.is_some() || self.window.is_some() {
-                    return Err(Error::invalid(
-                        "`limit` and `window` need `resource`; `attributes` are limited by the rules",
-                    ));
-                }
-                slidegate::Request::new(attributes.pairs())
-            }
-            (None, Some(resource)) => self.ad_hoc_request(resource)?,
-        };
-        if let Some(JsonU64(permits)) = self.permits {
-            request = request.permits(permits);
-        }
-        if let Some(id) = &self.id {
-            request = request.id(RequestId::new(id)?);
-        }
-        Ok(request)
-    }
-
-    fn ad_hoc_request<'r>(&self, resource: &'r str) -> Result<slidegate::Request<'r>, Error> {
-        let window = self.window.as_ref().map(|window| window.parse::<Micros>()).transpose();
-        let window = window
-            .map_err(|_| Error::invalid("`window` must be a length of time such as 250ms, 5s or 1h"))?;
-        let limit = AdHocLimit { limit: self.limit.map(|JsonU64(limit)| limit), window, burst: None };
-        Ok(slidegate::Request::resource(resource).with_own_limit(limit))
-    }
 }
 
 /// Unsigned integer whose error message states the accepted range.

@@ -1,8 +1,8 @@
 //! `POST /v1/explain`: explains rule by rule why a request would be allowed or denied. Charges nothing.
 
-use super::acquire::{AD_HOC_EXAMPLE, LOGIN_EXAMPLE};
+use super::acquire::{AD_HOC_EXAMPLE, AcquireBody, LOGIN_EXAMPLE};
 use super::call::CallRequest;
-use super::dto::{AcquireBody, read_json};
+use super::dto::read_json;
 use super::error::{ApiError, BODY_ERRORS, Code};
 use super::operation::{Access, Operation};
 use super::response::{BufferedResponse, ok};

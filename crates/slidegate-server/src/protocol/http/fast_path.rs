@@ -6,7 +6,9 @@
 
 use std::io;
 use std::mem::MaybeUninit;
+use std::net::SocketAddr;
 use std::pin::pin;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use axum::http::{HeaderValue, header};
@@ -17,11 +19,13 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use super::call::{Call, CallRequest, wants_legacy_headers};
 use super::dto::is_json;
 use super::response::BufferedResponse;
-use super::{ConnectionHandler, request_timeout};
+use super::{ConnectionHandler, request_timeout, slow_path};
 use crate::app::auth::bearer;
+use crate::app::state::AppState;
+use crate::common::protocol::Protocol;
 use crate::common::timeout::within;
 use crate::protocol::connection_slots::ConnectionState;
-use crate::protocol::listener::{Stop, Stream, linger_close};
+use crate::protocol::listener::{self, Stop, Stream, linger_close};
 use crate::telemetry::trace::TraceContext;
 
 /// Size of the read buffer in bytes. This is the memory cost of an idle connection.
@@ -33,17 +37,38 @@ const MAX_IDLE_BUFFER: usize = 16 << 10;
 /// Maximum number of headers that the fast path accepts.
 const MAX_HEADERS: usize = 32;
 
-/// Answers requests on the fast path until the connection ends, idles for longer than `idle`, or `stop`
-/// fires.
+impl listener::ConnectionHandler for ConnectionHandler {
+    const PROTOCOL: Protocol = Protocol::Http;
+
+    fn app(&self) -> &AppState {
+        &self.app
+    }
+
+    fn serve(
+        self: Arc<Self>,
+        mut stream: impl Stream,
+        peer: SocketAddr,
+        state: Arc<ConnectionState>,
+        stop: Stop,
+    ) -> impl Future<Output = ()> + Send {
+        Box::pin(async move {
+            if let Ok(Some(rest)) = answer_calls(&self, &mut stream, &state, &stop).await {
+                slow_path::serve(stream, rest, self, peer, state, stop).await;
+            }
+        })
+    }
+}
+
+/// Answers requests on the fast path until the connection ends or idles for too long, or `stop` fires.
 ///
 /// Returns the received bytes that are left for hyper.
-pub(crate) async fn serve(
+async fn answer_calls(
     handler: &ConnectionHandler,
     stream: &mut impl Stream,
-    idle: Duration,
     state: &ConnectionState,
     stop: &Stop,
 ) -> io::Result<Option<Bytes>> {
+    let idle = handler.app.settings.limits.head;
     let mut stopping = stop.clone();
     let mut stopped = pin!(stopping.changed());
     let mut idling = pin!(tokio::time::sleep(idle));
@@ -225,13 +250,10 @@ impl Date {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use slidegate::{MemoryStore, Rules};
 
     use super::*;
     use crate::app::auth::{Auth, Token};
-    use crate::app::state::AppState;
     use crate::protocol::http::Role;
     use crate::protocol::memory_stream;
     use crate::store::AnyStore;

@@ -1,6 +1,5 @@
 //! `GET /v1/fleet`: all nodes that share a Redis, and the sums of their statistics.
 
-use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use axum::Json;
@@ -9,13 +8,11 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::Shared;
+use super::live_stats::{RuleCountsBody, keep_busiest};
 use super::operation::{Access, Operation};
 use super::route::Route;
 use crate::app::fleet::{Node, RuleCounts, Summary};
 use crate::telemetry::stats::{Requests, Totals};
-
-/// Maximum number of rules in an answer: the busiest of the last minute.
-const MAX_RULES: usize = 1_000;
 
 /// All nodes that share a Redis, and the sums of their last seconds. The seconds of two nodes end up to a second apart.
 #[derive(Serialize, JsonSchema)]
@@ -78,22 +75,8 @@ struct RuleBody {
     rule: String,
     /// Nodes with a decision of the rule in the last minute.
     nodes: usize,
-    /// Requests of the last second that the rule had room for. Another rule may have denied them.
-    allowed: u64,
-    denied: u64,
-    would_deny: u64,
-    /// Requests of the last second that the rule allowed and charged.
-    charged: u64,
-    allowed_minute: u64,
-    denied_minute: u64,
-    would_deny_minute: u64,
-    charged_minute: u64,
-    /// Requests of the last minute that the rule had room for, but that another rule denied.
-    not_charged_minute: u64,
-    /// Highest usage of a key in the last ten seconds, as a fraction of its limit.
-    usage: Option<f64>,
-    /// Mean duration of its decisions in the last minute.
-    mean_us: Option<f64>,
+    #[serde(flatten)]
+    counts: RuleCountsBody,
 }
 
 const EXAMPLE: &str = r#"{"nodes":[{"id":"5f0c91ab","name":"web-1:8080","this_node":true,"age_ms":0,"version":"0.1.0","edition":3,"hash":"9a3c5d0f11e2b746","store":"ok","allowed":120,"denied":2,"would_deny":0,"allowed_minute":7150,"denied_minute":64,"p50_us":250,"p99_us":1000},{"id":"b72e6604","name":"web-2:8080","this_node":false,"age_ms":412,"version":"0.1.0","edition":3,"hash":"9a3c5d0f11e2b746","store":"ok","allowed":98,"denied":0,"would_deny":0,"allowed_minute":6020,"denied_minute":31,"p50_us":250,"p99_us":2500}],"allowed":218,"denied":2,"would_deny":0,"allowed_minute":13170,"denied_minute":95,"rules":[{"rule":"login-per-ip","nodes":2,"allowed":218,"denied":2,"would_deny":0,"charged":218,"allowed_minute":13170,"denied_minute":95,"would_deny_minute":0,"charged_minute":13170,"not_charged_minute":0,"usage":1.0,"mean_us":310.5}]}"#;
@@ -131,12 +114,12 @@ fn rules(nodes: &[Node]) -> Vec<RuleBody> {
         sum.usage = sum.usage.max(*usage);
     }
     let mut sums: Vec<(&str, RuleSum)> = sums.into_iter().collect();
-    if sums.len() > MAX_RULES {
-        sums.sort_by_key(|(_, sum)| Reverse(sum.minute.decisions()));
-        sums.truncate(MAX_RULES);
-        sums.sort_by_key(|(rule, _)| *rule);
-    }
-    sums.into_iter().map(|(rule, sum)| RuleBody::new(rule, &sum)).collect()
+    keep_busiest(&mut sums, |sum| &sum.minute);
+    let body = |(rule, RuleSum { nodes, second, minute, usage }): (&str, RuleSum)| {
+        let usage = usage.map(|usage| usage as f64 / 1_000.0);
+        RuleBody { rule: rule.to_owned(), nodes, counts: RuleCountsBody::new(&second, &minute, usage) }
+    };
+    sums.into_iter().map(body).collect()
 }
 
 /// Counts of a rule on some nodes.
@@ -147,26 +130,6 @@ struct RuleSum {
     minute: Totals,
     /// Highest usage, in thousandths.
     usage: Option<u64>,
-}
-
-impl RuleBody {
-    fn new(rule: &str, RuleSum { nodes, second, minute, usage }: &RuleSum) -> Self {
-        RuleBody {
-            rule: rule.to_owned(),
-            nodes: *nodes,
-            allowed: second.allowed,
-            denied: second.denied,
-            would_deny: second.would_deny,
-            charged: second.charged(),
-            allowed_minute: minute.allowed,
-            denied_minute: minute.denied,
-            would_deny_minute: minute.would_deny,
-            charged_minute: minute.charged(),
-            not_charged_minute: minute.not_charged,
-            usage: usage.map(|usage| usage as f64 / 1_000.0),
-            mean_us: minute.mean_us(),
-        }
-    }
 }
 
 impl RequestsBody {

@@ -1,5 +1,6 @@
 //! Per-second statistics for dashboards.
 
+use std::cmp::Reverse;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,9 +14,9 @@ use super::store::StoreBody;
 use crate::app::monitor::{AccuracyBody, MemoryBody};
 use crate::app::state::AppState;
 use crate::common::protocol::Protocol;
-use crate::telemetry::stats::{Requests, RuleSummary};
+use crate::telemetry::stats::{Requests, RuleSummary, Totals};
 
-/// Maximum number of rules in the statistics of one second: the busiest of the last minute.
+/// Maximum number of rules in an answer: the busiest of the last minute.
 const MAX_RULES: usize = 1_000;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -77,6 +78,12 @@ pub(crate) struct RuleTick {
     window_ms: u64,
     mode: &'static str,
     key: Vec<String>,
+    #[serde(flatten)]
+    counts: RuleCountsBody,
+}
+
+#[derive(Serialize, JsonSchema)]
+pub(super) struct RuleCountsBody {
     /// Requests of the last second that the rule had room for. Another rule may have denied them.
     allowed: u64,
     denied: u64,
@@ -93,6 +100,25 @@ pub(crate) struct RuleTick {
     usage: Option<f64>,
     /// Mean duration of its decisions in the last minute.
     mean_us: Option<f64>,
+}
+
+impl RuleCountsBody {
+    /// Creates the body from the counts of the last second and of the last minute. `usage` is a fraction.
+    pub(super) fn new(second: &Totals, minute: &Totals, usage: Option<f64>) -> Self {
+        RuleCountsBody {
+            allowed: second.allowed,
+            denied: second.denied,
+            would_deny: second.would_deny,
+            charged: second.charged(),
+            allowed_minute: minute.allowed,
+            denied_minute: minute.denied,
+            would_deny_minute: minute.would_deny,
+            charged_minute: minute.charged(),
+            not_charged_minute: minute.not_charged,
+            usage,
+            mean_us: minute.mean_us(),
+        }
+    }
 }
 
 /// Number of open connections by protocol.
@@ -136,11 +162,7 @@ fn rules(app: &AppState) -> (Vec<RuleTick>, u64) {
     let (rules, rows) = app.stats.rows();
     let mut shown: Vec<(usize, RuleSummary)> = rows.iter().map(|row| row.summary()).enumerate().collect();
     let would_deny = shown.iter().map(|(_, shown)| shown.second.would_deny).sum();
-    if shown.len() > MAX_RULES {
-        shown.sort_by_key(|(_, shown)| std::cmp::Reverse(shown.minute.decisions()));
-        shown.truncate(MAX_RULES);
-        shown.sort_by_key(|(index, _)| *index);
-    }
+    keep_busiest(&mut shown, |shown| &shown.minute);
     let rules_in_order: Vec<_> = rules.iter().collect();
     let tick = |(index, shown): (usize, RuleSummary)| {
         let RuleSummary { second, minute, usage } = shown;
@@ -155,18 +177,17 @@ fn rules(app: &AppState) -> (Vec<RuleTick>, u64) {
             window_ms: quota.window().ceil_millis(),
             mode: rule.in_mode().as_str(),
             key: rule.key().map(str::to_owned).collect(),
-            allowed: second.allowed,
-            denied: second.denied,
-            would_deny: second.would_deny,
-            charged: second.charged(),
-            allowed_minute: minute.allowed,
-            denied_minute: minute.denied,
-            would_deny_minute: minute.would_deny,
-            charged_minute: minute.charged(),
-            not_charged_minute: minute.not_charged,
-            usage,
-            mean_us: minute.mean_us(),
+            counts: RuleCountsBody::new(&second, &minute, usage),
         })
     };
     (shown.into_iter().filter_map(tick).collect(), would_deny)
+}
+
+/// Drops all but the busiest rules of the last minute, and keeps the order of the others.
+pub(super) fn keep_busiest<K: Copy + Ord, R>(rules: &mut Vec<(K, R)>, minute: impl Fn(&R) -> &Totals) {
+    if rules.len() > MAX_RULES {
+        rules.sort_by_key(|(_, rule)| Reverse(minute(rule).decisions()));
+        rules.truncate(MAX_RULES);
+        rules.sort_by_key(|(key, _)| *key);
+    }
 }

@@ -5,7 +5,6 @@ mod acquire;
 mod authz;
 mod call;
 mod capture;
-mod connection;
 mod dashboard;
 mod dto;
 mod error;
@@ -29,10 +28,10 @@ mod response;
 mod route;
 mod rules;
 mod settle;
+mod slow_path;
 mod store;
 mod top_keys;
 
-use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -52,8 +51,6 @@ use self::error::{ApiError, Code};
 use self::operation::Endpoint;
 use self::response::BufferedResponse;
 use self::route::{Endpoints, Route};
-use super::connection_slots::ConnectionState;
-use super::listener::{self, Stop, Stream};
 use crate::app::state::AppState;
 use crate::common::protocol::Protocol;
 use crate::common::timeout::within;
@@ -129,24 +126,6 @@ impl ConnectionHandler {
                 None => request_timeout().map(|body| Either::Left(Full::new(body))),
             },
         }
-    }
-}
-
-impl listener::ConnectionHandler for ConnectionHandler {
-    const PROTOCOL: Protocol = Protocol::Http;
-
-    fn app(&self) -> &AppState {
-        &self.app
-    }
-
-    async fn serve(
-        self: Arc<Self>,
-        stream: impl Stream,
-        peer: SocketAddr,
-        state: Arc<ConnectionState>,
-        stop: Stop,
-    ) {
-        let _ = connection::serve(self, stream, peer, state, stop).await;
     }
 }
 

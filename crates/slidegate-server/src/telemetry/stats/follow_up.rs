@@ -6,7 +6,7 @@ use std::time::Duration;
 use slidegate::{Error, Micros, Request, Reservation, Settled};
 
 use super::counters::{DurationCounters, Durations};
-use super::{DecisionStats, Instrumented, shard};
+use super::{DecisionStats, Instrumented};
 use crate::common::protocol::Protocol;
 use crate::telemetry::trace::DecisionSpan;
 
@@ -138,8 +138,7 @@ type FollowUpTotals = ([u64; FollowUpOutcome::ALL.len()], Durations);
 impl DecisionStats {
     fn count_follow_up(&self, protocol: Protocol, kind: FollowUp, outcome: FollowUpOutcome, took: Micros) {
         if self.enabled {
-            let shard = shard() & (self.shards.len() - 1);
-            let counters = &self.shards[shard].follow_ups[protocol as usize][kind as usize];
+            let counters = &self.shards[self.shard()].follow_ups[protocol as usize][kind as usize];
             counters.outcomes[outcome as usize].fetch_add(1, Ordering::Relaxed);
             counters.durations.add(1, took);
         }

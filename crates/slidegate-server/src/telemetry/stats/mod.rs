@@ -4,7 +4,6 @@
 //! are tracked for all decisions at low rates, and for a sample at high rates, so that the cost stays bounded. Only the
 //! hot keys have names that callers choose, and their number is bounded.
 
-mod batch_count;
 mod counters;
 mod follow_up;
 mod heavy_hitters;
@@ -216,14 +215,14 @@ impl DecisionStats {
             keys
         })
     }
-}
 
-/// Returns a number for this thread. A runtime has about as many threads as there are cores.
-#[inline]
-fn shard() -> usize {
-    static NEXT: AtomicUsize = AtomicUsize::new(0);
-    thread_local! {
-        static SHARD: Cell<usize> = Cell::new(NEXT.fetch_add(1, Ordering::Relaxed));
+    /// Returns the index of the counters of this thread. A runtime has about as many threads as there are cores.
+    #[inline]
+    fn shard(&self) -> usize {
+        static NEXT: AtomicUsize = AtomicUsize::new(0);
+        thread_local! {
+            static SHARD: Cell<usize> = Cell::new(NEXT.fetch_add(1, Ordering::Relaxed));
+        }
+        SHARD.get() & (self.shards.len() - 1)
     }
-    SHARD.get()
 }

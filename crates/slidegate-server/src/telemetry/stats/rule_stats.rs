@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crossbeam_utils::CachePadded;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
-use slidegate::{Limit, Mode, Rule, Rules, ShadowChange, Source, rules::AD_HOC};
+use slidegate::{Limit, Rule, Rules, ShadowChange, Source, rules::AD_HOC};
 
 use super::counters::{RuleCounters, RuleVerdict};
 use super::heavy_hitters::TopKeys;
@@ -282,15 +282,6 @@ impl From<[u64; 5]> for Totals {
 impl From<Totals> for [u64; 5] {
     fn from(Totals { allowed, denied, would_deny, not_charged, took }: Totals) -> Self {
         [allowed, denied, would_deny, not_charged, took]
-    }
-}
-
-/// Returns the verdict of the rule of `limit`.
-pub(super) fn rule_verdict(limit: &Limit<'_>) -> RuleVerdict {
-    match (limit.outcome().denies(), limit.mode()) {
-        (false, _) => RuleVerdict::Allowed,
-        (true, Mode::Enforce) => RuleVerdict::Denied,
-        (true, _) => RuleVerdict::WouldDeny,
     }
 }
 

@@ -10,7 +10,7 @@ use super::warm_up::WarmUpFile;
 use crate::common::section::{Given, Kind, Section, Shown, Terms};
 use crate::common::yaml::{Node, Reader};
 use crate::quota::{MAX_LIMIT, MAX_SLICES, MAX_WINDOW, MIN_WINDOW};
-use crate::rules::pattern::Pattern;
+use crate::rules::matching::Pattern;
 use crate::rules::rule::check_rule_name;
 use crate::rules::selection::Kind as RuleKind;
 use crate::rules::{DEFAULT_CODE, MAX_LEASE, Mode, Rule};

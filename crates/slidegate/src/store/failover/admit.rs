@@ -1,17 +1,40 @@
 //! Decisions on one server: by the server, by this node's fallback, or by both.
 
+use std::future::Future;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use super::calls::CallResult;
+use smallvec::SmallVec;
+
 use super::server_state::ServerState;
 use super::state_machine::Phase;
 use super::{Inner, fallback, recovery_task};
 use crate::store::remote::RemoteStore;
 use crate::store::single;
 use crate::{
-    BatchVerdicts, Check, Checks, Error, Fault, Micros, OnError, Outcome, Source, Verdict, Verdicts,
+    BatchVerdicts, Check, Checks, Error, Fault, Micros, OnError, Outcome, Settlement, Source, Verdict,
+    Verdicts,
 };
+
+/// A call to the store that may outlive its caller.
+pub(super) type Call = Pin<Box<dyn Future<Output = Result<BatchVerdicts, Error>> + Send>>;
+
+/// Time at which a call was sent, and the epoch of the server at that time.
+#[derive(Clone, Copy)]
+pub(super) struct CallStamp {
+    pub(super) sent: Micros,
+    pub(super) epoch: u64,
+}
+
+/// State of a call at its deadline.
+enum CallResult {
+    Answered(BatchVerdicts),
+    Failed(Error),
+    /// The call is still in flight.
+    Late(Call),
+}
 
 impl<R: RemoteStore> Inner<R> {
     /// Decides a batch whose keys are all on one server.
@@ -52,6 +75,124 @@ impl<R: RemoteStore> Inner<R> {
         }
     }
 
+    pub(super) fn stamp(&self, server: &ServerState) -> CallStamp {
+        CallStamp { sent: self.node.clock.now(), epoch: server.epoch() }
+    }
+
+    /// Calls the store, and waits at most `time_left`.
+    async fn call(&self, batch: &[Checks], time_left: Duration) -> CallResult {
+        let Ok(permit) = Arc::clone(&self.in_flight).try_acquire_owned() else {
+            self.overloaded.fetch_add(1, Ordering::Relaxed);
+            let max = self.node.options.max_in_flight;
+            let message = format!("{max} calls to the store are in flight: raise max-in-flight");
+            return CallResult::Failed(Error::store(Fault::Overloaded, message));
+        };
+        let (store, batch) = (self.store.clone(), SmallVec::<[Checks; 1]>::from(batch));
+        let mut call: Call = Box::pin(async move {
+            let answer = store.admit(&batch).await;
+            drop(permit);
+            answer
+        });
+        match tokio::time::timeout(time_left, &mut call).await {
+            Ok(Ok(batch_verdicts)) => CallResult::Answered(batch_verdicts),
+            Ok(Err(error)) => CallResult::Failed(error),
+            Err(_) => CallResult::Late(call),
+        }
+    }
+
+    /// Returns the verdicts of the store, or decides without it if the call failed or is late.
+    fn conclude(
+        self: &Arc<Self>,
+        server: &Arc<ServerState>,
+        batch: &[Checks],
+        result: CallResult,
+        stamp: CallStamp,
+    ) -> Result<BatchVerdicts, Error> {
+        match result {
+            CallResult::Answered(batch_verdicts) => {
+                if let Some(first) = batch_verdicts.first() {
+                    server.record_answer(&self.node, stamp.sent, self.node.clock.now(), first.at);
+                }
+                // Admissions of an earlier epoch are not in the server any more, so they are recorded as unwritten.
+                let same_epoch = server.epoch() == stamp.epoch;
+                for (checks, verdicts) in batch.iter().zip(&batch_verdicts) {
+                    if !checks.is_peek() {
+                        self.journal.record_verdicts(checks.as_slice(), verdicts, same_epoch);
+                    }
+                }
+                Ok(batch_verdicts)
+            }
+            CallResult::Failed(error) => {
+                let Some(fault) = error.fault() else { return Err(error) };
+                server.record_failure(&self.node, fault, batch.len());
+                let batch_verdicts = self.decide_locally(server, batch);
+                server.task_wake.notify_one();
+                Ok(batch_verdicts)
+            }
+            CallResult::Late(call) => {
+                // A call that had less than the full deadline counts as one failure, even if several requests waited
+                // for it.
+                let had_full_deadline = batch.iter().all(|checks| checks.waited == Micros::ZERO);
+                server.record_failure(
+                    &self.node,
+                    Fault::Timeout,
+                    if had_full_deadline { batch.len() } else { 1 },
+                );
+                let batch_verdicts = self.decide_locally(server, batch);
+                self.late.fetch_add(1, Ordering::Relaxed);
+                let (inner, batch, reported) = (Arc::clone(self), batch.to_vec(), batch_verdicts.clone());
+                let server = Arc::clone(server);
+                tokio::spawn(async move {
+                    let late = call.await;
+                    // Admissions of an earlier epoch are lost with it.
+                    if let Ok(late) = late
+                        && server.epoch() == stamp.epoch
+                    {
+                        inner.reconcile(&batch, &reported, &late).await;
+                    }
+                    server.task_wake.notify_one();
+                });
+                Ok(batch_verdicts)
+            }
+        }
+    }
+
+    /// Makes the counts agree with the verdicts that were reported to the callers, after the late verdicts of the
+    /// store have arrived.
+    async fn reconcile(&self, batch: &[Checks], reported: &[Verdicts], late: &[Verdicts]) {
+        let mut refunds = Vec::new();
+        for ((checks, reported), late) in batch.iter().zip(reported).zip(late) {
+            let allowed = !denies(checks, reported);
+            let mut late = late.clone();
+            for ((check, reported), late_verdict) in
+                checks.as_slice().iter().zip(&reported.verdicts).zip(&mut late.verdicts)
+            {
+                // A request with an id may have been charged by an earlier call. That charge is not refunded.
+                let charged_before = late_verdict.entry.at < late.at
+                    || checks.id().is_some() && late_verdict.entry.at > late.at;
+                if late_verdict.outcome != Outcome::Charged || charged_before {
+                    continue;
+                }
+                // The store has counted this admission, so it need not be written back. If it was written back
+                // already, it counts twice.
+                let counted_twice = reported.outcome == Outcome::Charged
+                    && !self.journal.settle_unwritten(&check.key, reported.entry.at, check.cost, 0);
+                if !allowed || counted_twice {
+                    let (key, entry) = (check.key.clone(), late_verdict.entry);
+                    refunds.push(Settlement::refund(key, entry));
+                    late_verdict.outcome = Outcome::Fits;
+                }
+            }
+            if allowed {
+                self.journal.record_verdicts(checks.as_slice(), &late, true);
+            }
+        }
+        for refund in refunds {
+            // A refund that fails leaves the admission counted until it expires: stricter, never looser.
+            let _ = self.store.settle(&[refund]).await;
+        }
+    }
+
     #[cold]
     async fn admit_singly(
         self: &Arc<Self>,
@@ -79,6 +220,11 @@ impl<R: RemoteStore> Inner<R> {
             batch_verdicts.extend(self.conclude(server, single, result, stamp)?);
         }
         Ok(batch_verdicts)
+    }
+
+    /// Returns the rest of the deadline of a decision that started at `started`.
+    fn time_left(&self, started: Micros) -> Duration {
+        self.node.options.deadline.saturating_sub(self.node.clock.now().since(started).into())
     }
 
     #[cold]
@@ -142,7 +288,7 @@ impl<R: RemoteStore> Inner<R> {
         Ok(verdicts)
     }
 
-    pub(super) fn decide_locally(&self, server: &ServerState, batch: &[Checks]) -> BatchVerdicts {
+    fn decide_locally(&self, server: &ServerState, batch: &[Checks]) -> BatchVerdicts {
         batch.iter().map(|checks| self.decide_without_store(server, checks)).collect()
     }
 
@@ -204,7 +350,7 @@ fn fail_closed(check: &Check, retry_after: Micros) -> Verdict {
     }
 }
 
-pub(super) fn denies(checks: &Checks, verdicts: &Verdicts) -> bool {
+fn denies(checks: &Checks, verdicts: &Verdicts) -> bool {
     let pairs = checks.as_slice().iter().zip(&verdicts.verdicts);
     pairs.into_iter().any(|(check, verdict)| check.enforced && verdict.outcome.denies())
 }

@@ -8,8 +8,7 @@
 //! - Any other key gets this node's share of what was free at the last answer of the store.
 
 use super::admission_log::Admission;
-use super::journal::Journal;
-use super::record::Record;
+use super::journal::{Journal, Record};
 use crate::algorithm::evaluate::{States, evaluate};
 use crate::{
     Check, Checks, Correction, Count, Entry, Key, Micros, Outcome, Quota, Settled, Source, State, Verdict,

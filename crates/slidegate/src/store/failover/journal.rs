@@ -9,10 +9,12 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use parking_lot::{Mutex, MutexGuard};
 
 use super::admission_log::{Admission, AdmissionLog};
-use super::record::{PendingWrite, Record};
-use crate::{Check, Entry, Key, Micros, Outcome, State, Verdict, Verdicts};
+use super::bucket_estimate::BucketEstimate;
+use super::fallback::LocalState;
+use crate::algorithm::extensions::Extensions;
+use crate::{Check, Encoding, Entry, Key, Micros, Outcome, Quota, State, Verdict, Verdicts};
 
-const SHARDS: usize = 32;
+pub(super) const SHARDS: usize = 32;
 
 /// Maximum size if admissions are not recorded and the journal holds only the counters of the fallback.
 const MAX_SIZE_WHEN_OFF: usize = 1_000_000;
@@ -21,7 +23,7 @@ const MAX_SIZE_WHEN_OFF: usize = 1_000_000;
 const KEY_WEIGHT: usize = 24;
 
 pub(super) struct Journal {
-    shards: Box<[Mutex<Records>]>,
+    pub(super) shards: Box<[Mutex<Records>]>,
     /// True if admissions are recorded; otherwise only the counters of the fallback are.
     records_admissions: bool,
     max_size: usize,
@@ -30,10 +32,76 @@ pub(super) struct Journal {
     /// Last known number of nodes that share the limits.
     pub(super) nodes: AtomicU64,
     /// Keys with admissions that the store does not have.
-    unwritten_keys: Mutex<HashSet<Key, foldhash::quality::RandomState>>,
+    pub(super) unwritten_keys: Mutex<HashSet<Key, foldhash::quality::RandomState>>,
 }
 
 pub(super) type Records = HashMap<Key, Record, foldhash::quality::RandomState>;
+
+/// State of one key in the journal.
+pub(super) struct Record {
+    pub(super) quota: Quota,
+    pub(super) encoding: Encoding,
+    pub(super) log: AdmissionLog,
+    /// Permits that this node has taken, if the algorithm is a token bucket.
+    pub(super) bucket: BucketEstimate,
+    /// Time of the last answer of the store for this key, by the server's clock.
+    pub(super) last_answer: Micros,
+    /// Usage of all nodes at that time.
+    pub(super) last_used: u64,
+    /// Last time at which the store had no room for the same cost once more.
+    pub(super) last_full: Micros,
+    /// Counter of the fallback, during an outage.
+    pub(super) local: Option<Box<LocalState>>,
+    /// Extended admissions, by their original instant and sequence number.
+    extensions: Option<Box<Extensions<(Micros, u64)>>>,
+}
+
+impl Record {
+    fn new(check: &Check) -> Self {
+        Record {
+            quota: check.quota,
+            encoding: check.encoding,
+            log: AdmissionLog::default(),
+            bucket: BucketEstimate::default(),
+            last_answer: Micros::ZERO,
+            last_used: 0,
+            last_full: Micros::ZERO,
+            local: None,
+            extensions: None,
+        }
+    }
+
+    /// Returns the instant that an admission counts from.
+    fn counted_from(&self, entry: Entry) -> Micros {
+        let extensions = self.extensions.as_ref();
+        extensions.and_then(|known| known.find((entry.at, entry.seq))).unwrap_or(entry.at)
+    }
+
+    /// Returns the instant up to which admissions have expired by `now`.
+    pub(super) fn cutoff(&self, now: Micros) -> Micros {
+        now.since(self.quota.horizon())
+    }
+
+    pub(super) fn is_bucket(&self) -> bool {
+        self.quota.algorithm().refills()
+    }
+
+    /// Returns the admissions of this node that count. For a bucket it returns the missing permits, as if they were
+    /// taken at once.
+    pub(super) fn own_admissions(&self, now: Micros, nodes: u64) -> Vec<Admission> {
+        if !self.is_bucket() {
+            return self.log.iter().collect();
+        }
+        let cost = self.bucket.missing_at(now, &self.quota, nodes).ceil() as u64;
+        let at = now.max(self.bucket.last_taken);
+        (cost > 0).then_some(Admission { at, cost, written: true }).into_iter().collect()
+    }
+
+    fn is_idle(&self, now: Micros) -> bool {
+        let empty = !self.is_bucket() || self.bucket.missing_at(now, &self.quota, 1) == 0.0;
+        empty && self.log.len() == 0 && self.local.is_none() && self.last_answer <= self.cutoff(now)
+    }
+}
 
 /// Size of a node's journal.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -197,79 +265,9 @@ impl Journal {
         }
     }
 
-    /// Returns the admissions of one shard that count at `now`, of the keys that `selects` returns true for. If the
-    /// server has not `lost` its data, only buckets are returned, because the permits missing from a bucket are not
-    /// the sum of its admissions. By the server's clock it is `earliest` at least, so an admission that may still count there
-    /// is returned too. The caller goes shard by shard, so that no decision waits for the whole journal.
-    pub(super) fn snapshot_step(
-        &self,
-        step: usize,
-        selects: impl Fn(&Key) -> bool,
-        lost: bool,
-        now: Micros,
-        earliest: Micros,
-    ) -> Vec<PendingWrite> {
-        let Some(shard) = self.shards.get(step) else { return Vec::new() };
-        let mut pending = Vec::new();
-        for (key, record) in &mut *shard.lock() {
-            let cutoff = record.cutoff(earliest);
-            self.update_log(record, |log| log.trim(cutoff));
-            if !selects(key) || !lost && !record.is_bucket() {
-                continue;
-            }
-            let entries = record.own_admissions(now, self.nodes());
-            if !entries.is_empty() {
-                pending.push(PendingWrite::new(key, record, entries));
-            }
-        }
-        pending
-    }
-
-    /// Returns the unwritten admissions of the keys that `selects` returns true for, and marks them as written: a
-    /// late answer of the store must not find them unwritten while they are being written.
-    pub(super) fn take_unwritten(&self, selects: impl Fn(&Key) -> bool) -> Vec<PendingWrite> {
-        let keys: Vec<Key> = self.unwritten_keys.lock().extract_if(|key| selects(key)).collect();
-        let mut pending = Vec::new();
-        for key in keys {
-            let mut records = self.shard(&key);
-            let Some(record) = records.get_mut(&key) else { continue };
-            let entries: Vec<Admission> = record.log.iter().filter(|admission| !admission.written).collect();
-            if !entries.is_empty() {
-                let write = PendingWrite::new(&key, record, entries);
-                self.update_log(record, |log| log.mark_written(&write.entries));
-                pending.push(write);
-            }
-        }
-        pending
-    }
-
-    /// Marks admissions as unwritten again after a failed write.
-    pub(super) fn restore_unwritten(&self, pending: &[PendingWrite]) {
-        for pending in pending {
-            if let Some(record) = self.shard(&pending.key).get_mut(&pending.key) {
-                self.update_log(record, |log| log.mark_unwritten(&pending.entries));
-            }
-            self.unwritten_keys.lock().insert(pending.key.clone());
-        }
-    }
-
     pub(super) fn nodes(&self) -> u64 {
         self.nodes.load(Ordering::Relaxed)
     }
-
-    /// Records that these admissions are on the server. A bucket was written as one sum of all its admissions up to `now`.
-    pub(super) fn mark_written(&self, pending: &PendingWrite, now: Micros) {
-        if let Some(record) = self.shard(&pending.key).get_mut(&pending.key) {
-            let written: Vec<Admission> = match pending.quota.algorithm().refills() {
-                true => record.log.iter().filter(|admission| admission.at <= now).collect(),
-                false => pending.entries.clone(),
-            };
-            self.update_log(record, |log| log.mark_written(&written));
-        }
-    }
-
-    /// Number of steps of [`snapshot_step`](Self::snapshot_step).
-    pub(super) const STEPS: usize = SHARDS;
 
     /// Returns the statistics. It visits every key, so it suits a metrics page, not a hot path.
     pub(super) fn stats(&self) -> JournalStats {
@@ -326,7 +324,11 @@ impl Journal {
     }
 
     /// Changes a log, and updates the size of the journal.
-    fn update_log<T>(&self, record: &mut Record, update: impl FnOnce(&mut AdmissionLog) -> T) -> T {
+    pub(super) fn update_log<T>(
+        &self,
+        record: &mut Record,
+        update: impl FnOnce(&mut AdmissionLog) -> T,
+    ) -> T {
         let before = record.log.len();
         let changed = update(&mut record.log);
         let after = record.log.len();
@@ -342,7 +344,7 @@ impl Journal {
         self.size.load(Ordering::Relaxed) >= self.max_size
     }
 
-    fn shard(&self, key: &Key) -> MutexGuard<'_, Records> {
+    pub(super) fn shard(&self, key: &Key) -> MutexGuard<'_, Records> {
         self.shards[shard_of(key)].lock()
     }
 }

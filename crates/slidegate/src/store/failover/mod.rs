@@ -8,16 +8,15 @@
 mod admission_log;
 mod admit;
 mod bucket_estimate;
-mod calls;
 mod clock_offset;
 mod fallback;
 mod journal;
+mod lease;
 mod membership;
 mod node;
 mod options;
-mod record;
+mod pending_write;
 mod recovery_task;
-mod routing;
 mod server_state;
 mod settle;
 #[cfg(test)]
@@ -28,6 +27,7 @@ use std::collections::HashSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
+use futures_util::future::join_all;
 use parking_lot::{Mutex, RwLock};
 use smallvec::SmallVec;
 use tokio::sync::Semaphore;
@@ -40,10 +40,12 @@ pub(crate) use self::options::check_duration;
 use self::server_state::ServerState;
 pub use self::server_state::ServerStats;
 pub use self::state_machine::BreakerState;
+use super::multi_shard::{self, ShardedStore};
 use super::remote::{RemoteStore, ServerId};
+use super::single;
 use crate::{
-    BatchVerdicts, Checks, Clock, Entry, Error, Fault, Key, Receipt, RedisStore, Settlement, Store,
-    SystemClock,
+    BatchVerdicts, Check, Checks, Clock, Entry, Error, Fault, Key, Micros, Receipt, RedisStore, Settlement,
+    Source, Store, SystemClock, Verdicts,
 };
 
 /// A [`RemoteStore`], such as [`RedisStore`], that always answers in time. Clones share all state.
@@ -180,6 +182,74 @@ impl<R: RemoteStore> Failover<R> {
 }
 
 impl<R: RemoteStore> Inner<R> {
+    async fn admit_one(self: &Arc<Self>, checks: &Checks) -> Result<Verdicts, Error> {
+        let Some(first) = checks.as_slice().first() else {
+            return Ok(Verdicts { at: Micros::ZERO, source: Source::NoRule, verdicts: SmallVec::new() });
+        };
+        self.ensure_discovered().await;
+        if let Some(parts) = multi_shard::split(checks, |check| self.store.server_of(&check.key)) {
+            return multi_shard::admit(Arc::new(Failover { inner: Arc::clone(self) }), checks, parts).await;
+        }
+        let server = self.server_state_of(self.store.server_of(&first.key));
+        single(self.admit_on(&server, std::slice::from_ref(checks)).await?)
+    }
+
+    /// Discovers the servers before the first key is routed. If that fails, all keys are routed to the first server,
+    /// which does not answer.
+    pub(super) async fn ensure_discovered(&self) {
+        if self.initial_servers.get().is_none() {
+            let _ = self.discover_servers().await;
+        }
+    }
+
+    /// Returns the server of all keys, if there is only one.
+    fn single_server(&self, batch: &[Checks]) -> Option<ServerId> {
+        let any_empty = batch.iter().any(|checks| checks.as_slice().is_empty());
+        let checks = batch.iter().flat_map(Checks::as_slice);
+        let mut servers = checks.map(|check| self.store.server_of(&check.key));
+        let first = servers.next()?;
+        (!any_empty && servers.all(|server| server == first)).then_some(first)
+    }
+
+    /// Decides a batch with one concurrent call per server. Requests with keys on several servers are decided
+    /// separately.
+    async fn admit_many(self: &Arc<Self>, batch: &[Checks]) -> Result<BatchVerdicts, Error> {
+        self.ensure_discovered().await;
+        if let Some(server) = self.single_server(batch) {
+            return self.admit_on(&self.server_state_of(server), batch).await;
+        }
+        let mut groups: Vec<(ServerId, Vec<usize>)> = Vec::new();
+        let mut multi_server = Vec::new();
+        for (i, checks) in batch.iter().enumerate() {
+            let server_of = |check: &Check| self.store.server_of(&check.key);
+            match checks.as_slice().first() {
+                Some(first) if multi_shard::split(checks, server_of).is_none() => {
+                    multi_shard::add_to_group(&mut groups, server_of(first), i);
+                }
+                _ => multi_server.push(i),
+            }
+        }
+        let grouped = groups.into_iter().map(async |(server, indices)| {
+            let server = self.server_state_of(server);
+            let group: Vec<Checks> = indices.iter().map(|&i| batch[i].clone()).collect();
+            let batch_verdicts = self.admit_on(&server, &group).await?;
+            Ok::<_, Error>(indices.into_iter().zip(batch_verdicts).collect::<Vec<_>>())
+        });
+        let single = multi_server
+            .into_iter()
+            .map(async |i| Ok::<_, Error>(vec![(i, self.admit_one(&batch[i]).await?)]));
+        let (grouped, single) = tokio::join!(join_all(grouped), join_all(single));
+        let mut batch_verdicts: Vec<(usize, Verdicts)> = Vec::with_capacity(batch.len());
+        for part in grouped.into_iter().chain(single) {
+            batch_verdicts.extend(part?);
+        }
+        batch_verdicts.sort_unstable_by_key(|(i, _)| *i);
+        if batch_verdicts.len() != batch.len() {
+            return Err(Error::short_answer());
+        }
+        Ok(batch_verdicts.into_iter().map(|(_, verdicts)| verdicts).collect())
+    }
+
     /// Returns the state of a server; creates it and starts its recovery task on first use.
     fn server_state_of(self: &Arc<Self>, id: ServerId) -> Arc<ServerState> {
         if let Some(server) = self.servers.read().iter().find(|server| server.id == id) {
@@ -262,6 +332,19 @@ impl<R: RemoteStore> Store for Failover<R> {
     }
 
     forward!(self => self.inner.store; inspect, shard_of, listen);
+}
+
+impl<R: RemoteStore> ShardedStore for Failover<R> {
+    type Shard = ServerId;
+
+    async fn admit_part(&self, server: &ServerId, checks: Checks) -> Result<Verdicts, Error> {
+        let server = self.inner.server_state_of(*server);
+        single(self.inner.admit_on(&server, &[checks]).await?)
+    }
+
+    async fn give_back(&self, _: &ServerId, settlements: Vec<Settlement>) -> Result<(), Error> {
+        self.inner.settle(&settlements).await.map(|_| ())
+    }
 }
 
 /// Returns a random node name.

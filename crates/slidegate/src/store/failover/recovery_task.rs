@@ -13,7 +13,7 @@ use std::time::Duration;
 use super::Inner;
 use super::journal::Journal;
 use super::membership::Presence;
-use super::record::PendingWrite;
+use super::pending_write::PendingWrite;
 use super::server_state::ServerState;
 use super::state_machine::{Effect, Event, Phase};
 use crate::store::remote::{RemoteStore, RestoreLine, ServerIdentity, Writer};

@@ -7,7 +7,7 @@ use super::state_machine::Phase;
 use super::{Inner, fallback};
 use crate::settlement::NEVER_SETTLED;
 use crate::store::remote::{FIRST_RESTORED_SEQ, RemoteStore};
-use crate::{Correction, Entry, Error, Fault, Key, Receipt, Settled, Settlement};
+use crate::{Correction, Entry, Error, Fault, Receipt, Settled, Settlement};
 
 impl<R: RemoteStore> Inner<R> {
     pub(super) async fn settle(self: &Arc<Self>, settlements: &[Settlement]) -> Result<Receipt, Error> {
@@ -68,15 +68,6 @@ impl<R: RemoteStore> Inner<R> {
             }
         }
         Ok(Receipt { at, settled })
-    }
-
-    /// Gives back permits that were taken in advance. They were taken from the server, so they are given back to it.
-    pub(super) async fn give_back(&self, key: &Key, entries: &[Entry]) -> Result<(), Error> {
-        self.store.give_back(key, entries).await?;
-        for entry in entries {
-            self.journal.settle(key, *entry, 0);
-        }
-        Ok(())
     }
 }
 

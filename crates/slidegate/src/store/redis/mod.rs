@@ -44,7 +44,7 @@ pub use self::admin::memory_usage::{MemoryUsage, RuleMemoryUsage, ServerMemory};
 use self::call_stats::Calls;
 pub use self::call_stats::{BATCH_BOUNDS, CALL_BOUNDS, CallStats};
 use self::codec::Plan;
-use self::codec::reply::Numbers;
+use self::codec::record::Numbers;
 pub use self::config_stream::SharedText;
 use self::epoch::Purpose;
 pub use self::gossip_stream::Broadcast;

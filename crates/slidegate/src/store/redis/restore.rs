@@ -2,7 +2,7 @@
 
 use redis::{Pipeline, Value};
 
-use super::codec::reply::Numbers;
+use super::codec::record::Numbers;
 use super::epoch::Purpose;
 use super::script::RESTORE_SCRIPT;
 use super::server::Call;

@@ -1,9 +1,8 @@
 //! Audit of a key, which counts it again from its entries: see `lua/audit.lua`.
 
 use crate::store::redis::codec::record::{
-    AuditForm, AuditHead, AuditReply, AuditReplyHead, ForeignReply, ReplyHead,
+    AuditForm, AuditHead, AuditReply, AuditReplyHead, ForeignReply, Numbers, ReplyHead,
 };
-use crate::store::redis::codec::reply::Numbers;
 use crate::store::redis::epoch::Purpose;
 use crate::store::redis::script::{AUDIT_SCRIPT, Arguments};
 use crate::store::redis::server::Call;

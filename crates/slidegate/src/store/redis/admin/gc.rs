@@ -4,8 +4,7 @@ use std::collections::HashMap;
 
 use futures_util::stream::{self, StreamExt};
 
-use crate::store::redis::codec::record::{GcHead, GcReply, GcRest};
-use crate::store::redis::codec::reply::Numbers;
+use crate::store::redis::codec::record::{GcHead, GcReply, GcRest, Numbers};
 use crate::store::redis::epoch::Purpose;
 use crate::store::redis::script::{Arguments, GC_SCRIPT};
 use crate::store::redis::server::Call;

@@ -4,8 +4,7 @@ use futures_util::future::join_all;
 use redis::{Cmd, FromRedisValue, Pipeline, Value};
 
 use crate::algorithm::{SnapshotCounts, StateSnapshot};
-use crate::store::redis::codec::record::{LogCounts, LogShape, Record};
-use crate::store::redis::codec::reply::Numbers;
+use crate::store::redis::codec::record::{LogCounts, LogShape, Numbers, Record};
 use crate::store::redis::epoch::Purpose;
 use crate::store::redis::error_map::CLUSTER;
 use crate::store::redis::layout::{KeyPart, Names};

@@ -1,32 +1,25 @@
-//! Encodes batches of requests for the script that admits, and decodes its reply.
+//! Encodes batches of requests for the script that admits. See [`verdict`](super::verdict) for its reply.
 
 use std::collections::HashMap;
 
-use redis::Value;
-
-use super::line::{LineKey, add_keys, line_key, line_of};
-use super::record::{
-    self, Batch, Record, ReplyHead, Request, RequestCheck, RequestForm, RequestHead, WarmLimit, WarmUpLine,
-};
-use super::reply::Numbers;
-use super::verdict::{check_verdict, run_verdicts, take_run};
+use super::record::{self, Batch, Record, Request, RequestCheck, RequestForm, RequestHead, WarmUpLine};
+use crate::store::redis::Expiry;
 use crate::store::redis::layout::{self, KeyPart, Kind, Names};
 use crate::store::redis::script::{Arguments, Parts};
-use crate::store::redis::{Expiry, bad_reply};
-use crate::{BatchVerdicts, Check, Checks, Count, Error, Key, Micros, RampShape, Source, Verdicts, WarmUp};
+use crate::{Check, Checks, Count, Encoding, Key, Micros, Quota, RampShape, WarmUp};
 
 /// Encoded batch, and how to decode the reply to it.
 pub(in crate::store::redis) struct Plan<'a> {
     pub(in crate::store::redis) arguments: Arguments,
     pub(in crate::store::redis) parts: Parts,
-    batch: &'a [Checks],
-    order: Order,
+    pub(super) batch: &'a [Checks],
+    pub(super) order: Order,
     /// Lines whose limit warms up, in the order of the plan.
-    warming: Vec<LineKey<'a>>,
+    pub(super) warming: Vec<LineKey<'a>>,
 }
 
 /// Order of the replies.
-enum Order {
+pub(super) enum Order {
     /// Each reply is for one run of requests; the requests of a run of more than one are equal and have one check.
     Runs(Vec<Run>),
     /// For each request, its run and its index there; for each run, its length and window.
@@ -34,7 +27,7 @@ enum Order {
 }
 
 #[derive(Clone, Copy)]
-enum Run {
+pub(super) enum Run {
     /// This many equal requests of one check.
     Equal(usize),
     /// One request of any kind.
@@ -45,7 +38,10 @@ enum Run {
 type KeyIndexes<'a> = HashMap<(&'a Key, KeyPart), u64, foldhash::quality::RandomState>;
 
 /// Line number in the plan of each key and quota.
-type Lines<'a> = HashMap<LineKey<'a>, u64, foldhash::quality::RandomState>;
+pub(super) type Lines<'a> = HashMap<LineKey<'a>, u64, foldhash::quality::RandomState>;
+
+/// A key and how it is evaluated.
+pub(super) type LineKey<'a> = (&'a Key, Quota, Encoding);
 
 impl<'a> Plan<'a> {
     pub(in crate::store::redis) fn new(batch: &'a [Checks], names: &Names, expiry: Expiry) -> Self {
@@ -176,75 +172,6 @@ impl<'a> Plan<'a> {
         let runs = lengths.into_iter().zip(windows).collect();
         Some(Plan { arguments, parts, batch, order: Order::Grouped(positions, runs), warming: Vec::new() })
     }
-
-    /// Decodes the reply.
-    pub(in crate::store::redis) fn decode(&self, reply: Value) -> Result<BatchVerdicts, Error> {
-        let mut numbers = Numbers::new(reply)?;
-        let ReplyHead { at } = numbers.take()?;
-        let mut batch_verdicts = match &self.order {
-            Order::Runs(runs) => self.decode_runs(at, runs, &mut numbers)?,
-            Order::Grouped(positions, lengths) => self.decode_groups(at, positions, lengths, &mut numbers)?,
-        };
-        self.read_limits(&mut batch_verdicts, &mut numbers)?;
-        numbers.finish()?;
-        Ok(batch_verdicts)
-    }
-
-    /// Sets the current limits of lines that warm up.
-    fn read_limits(&self, batch_verdicts: &mut BatchVerdicts, numbers: &mut Numbers) -> Result<(), Error> {
-        if self.warming.is_empty() {
-            return Ok(());
-        }
-        let limits = self.warming.iter().map(|line| {
-            let WarmLimit { limit } = numbers.take()?;
-            Ok((*line, limit))
-        });
-        let limits: Lines<'_> = limits.collect::<Result<_, Error>>()?;
-        for (checks, verdicts) in self.batch.iter().zip(batch_verdicts) {
-            for (check, verdict) in checks.as_slice().iter().zip(&mut verdicts.verdicts) {
-                verdict.limit = limits.get(&line_key(check)).copied().unwrap_or(verdict.limit);
-            }
-        }
-        Ok(())
-    }
-
-    fn decode_runs(&self, at: Micros, runs: &[Run], numbers: &mut Numbers) -> Result<BatchVerdicts, Error> {
-        let mut batch_verdicts = BatchVerdicts::new();
-        let mut rest = self.batch;
-        for run in runs {
-            let length = if let Run::Equal(times) = run { *times } else { 1 };
-            let (requests, later) = rest.split_at_checked(length).ok_or_else(bad_reply)?;
-            rest = later;
-            match run {
-                Run::Equal(_) => decode_equal(at, requests.iter(), numbers, &mut batch_verdicts)?,
-                Run::One => {
-                    for checks in requests {
-                        let verdict = |check| Ok(check_verdict(checks, check, numbers.take()?));
-                        let verdicts = checks.as_slice().iter().map(verdict).collect::<Result<_, Error>>()?;
-                        batch_verdicts.push(Verdicts { at, source: Source::Store, verdicts });
-                    }
-                }
-            }
-        }
-        Ok(batch_verdicts)
-    }
-
-    fn decode_groups(
-        &self,
-        at: Micros,
-        positions: &[(u32, u32)],
-        lengths: &[(u32, Micros)],
-        numbers: &mut Numbers,
-    ) -> Result<BatchVerdicts, Error> {
-        let mut replies = Vec::with_capacity(lengths.len());
-        for (length, window) in lengths {
-            replies.push(take_run(numbers, at, u64::from(*length), *window)?);
-        }
-        let requests = self.batch.iter().zip(positions);
-        requests
-            .map(|(checks, (run, i))| run_verdicts(at, checks, replies[*run as usize], u64::from(*i)))
-            .collect()
-    }
 }
 
 /// Arguments for this many equal requests of one check.
@@ -277,33 +204,49 @@ pub(in crate::store::redis) fn run_plan(
         .map(|check| run_arguments(check, times, names, expiry))
 }
 
-/// Decodes the reply to [`run_plan`].
-pub(in crate::store::redis) fn decode_run(
-    checks: &Checks,
-    times: usize,
-    reply: Value,
-) -> Result<BatchVerdicts, Error> {
-    let mut numbers = Numbers::new(reply)?;
-    let ReplyHead { at } = numbers.take()?;
-    let mut batch_verdicts = BatchVerdicts::new();
-    decode_equal(at, std::iter::repeat_n(checks, times), &mut numbers, &mut batch_verdicts)?;
-    numbers.finish()?;
-    Ok(batch_verdicts)
+pub(super) fn line_key(check: &Check) -> LineKey<'_> {
+    (&check.key, check.quota, check.encoding)
 }
 
-/// Decodes the reply to a run of equal requests.
-fn decode_equal<'c>(
-    at: Micros,
-    requests: impl ExactSizeIterator<Item = &'c Checks> + Clone,
-    numbers: &mut Numbers,
-    batch_verdicts: &mut BatchVerdicts,
-) -> Result<(), Error> {
-    let check = requests.clone().next().and_then(|checks| checks.as_slice().first()).ok_or_else(bad_reply)?;
-    let reply = take_run(numbers, at, requests.len() as u64, check.quota.window())?;
-    for (checks, i) in requests.zip(0..) {
-        batch_verdicts.push(run_verdicts(at, checks, reply, i)?);
+/// Adds the key that counts and the key for notes, and returns their indexes; 0 if the notes are not needed.
+pub(super) fn add_keys(
+    arguments: &mut Arguments,
+    names: &Names,
+    key: &Key,
+    (counted, notes): (KeyPart, Option<KeyPart>),
+) -> (u64, u64) {
+    let counted = arguments.add_key(names.name(key, counted));
+    (counted, notes.map_or(0, |notes| arguments.add_key(names.name(key, notes))))
+}
+
+pub(super) fn line_of(
+    (key, notes): (u64, u64),
+    kind: Kind,
+    quota_tag: u64,
+    quota: &Quota,
+    expiry: Expiry,
+) -> record::Line {
+    let (slice, (rate, per)) = match quota.algorithm() {
+        algorithm if algorithm.is_sliced() => (quota.grain(), (0, 0)),
+        algorithm if algorithm.refills() => (Micros::ZERO, quota.rate()),
+        _ => (Micros::ZERO, (0, 0)),
+    };
+    record::Line {
+        key,
+        notes,
+        kind: kind.number(),
+        quota_tag,
+        attempts: quota.count() == Count::Attempts,
+        slice,
+        rate,
+        per,
+        horizon: quota.horizon(),
+        window: quota.window(),
+        capacity: quota.capacity(),
+        period: expiry.period(quota),
+        ttl: expiry.ttl(quota),
+        modulus: layout::modulus(quota),
     }
-    Ok(())
 }
 
 /// Returns true for a window of single admissions in a sorted set.

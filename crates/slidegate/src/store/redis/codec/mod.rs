@@ -3,14 +3,13 @@
 //! [`record`] declares what goes to a script and comes back. [`lua`] puts the same declarations into the Lua parts.
 
 mod admit;
-mod line;
 pub(super) mod lua;
 pub(super) mod record;
-pub(crate) mod reply;
 mod restore;
 mod settle;
 mod verdict;
 
-pub(super) use self::admit::{Plan, decode_run, first_batch, run_plan};
+pub(super) use self::admit::{Plan, first_batch, run_plan};
 pub(super) use self::restore::{decode_restored, restore_plan};
 pub(super) use self::settle::{decode_settled, settlement_plan};
+pub(super) use self::verdict::decode_run;

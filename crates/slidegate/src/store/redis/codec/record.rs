@@ -3,8 +3,10 @@
 //!
 //! A record is a sequence of little-endian doubles. Every number is a whole number that a double holds exactly.
 
-use super::reply::Numbers;
+use redis::Value;
+
 use crate::quota::MAX_TOTAL;
+use crate::store::redis::bad_reply;
 use crate::{Error, Micros};
 
 /// Type of a number in a record.
@@ -24,6 +26,47 @@ pub(in crate::store::redis) trait Record: Sized {
     fn write(self, bytes: &mut Vec<u8>);
 
     fn read(numbers: &mut Numbers) -> Result<Self, Error>;
+}
+
+/// Reply of records, as little-endian doubles.
+pub(in crate::store::redis) struct Numbers {
+    bytes: Vec<u8>,
+    read: usize,
+}
+
+impl Numbers {
+    /// Returns true for the reply of a script that did not finish: more entries have expired than one call may sum
+    /// up, and nothing was decided.
+    pub(in crate::store::redis) fn is_unfinished(reply: &Value) -> bool {
+        *reply == Value::Int(1)
+    }
+
+    pub(in crate::store::redis) fn new(reply: Value) -> Result<Self, Error> {
+        match reply {
+            Value::BulkString(bytes) => Ok(Numbers::from(bytes)),
+            _ => Err(bad_reply()),
+        }
+    }
+
+    fn next<N: Number>(&mut self) -> Result<N, Error> {
+        let number = self.bytes.get(self.read..).and_then(|rest| rest.first_chunk()).ok_or_else(bad_reply)?;
+        self.read += size_of::<f64>();
+        N::decode(f64::from_le_bytes(*number)).ok_or_else(bad_reply)
+    }
+
+    pub(in crate::store::redis) fn take<R: Record>(&mut self) -> Result<R, Error> {
+        R::read(self)
+    }
+
+    pub(in crate::store::redis) fn finish(self) -> Result<(), Error> {
+        if self.read == self.bytes.len() { Ok(()) } else { Err(bad_reply()) }
+    }
+}
+
+impl From<Vec<u8>> for Numbers {
+    fn from(bytes: Vec<u8>) -> Self {
+        Numbers { bytes, read: 0 }
+    }
 }
 
 impl Number for u64 {

@@ -2,9 +2,8 @@
 
 use redis::Value;
 
-use super::line::{add_keys, line_of};
-use super::record::{EntryCount, ReplyHead, RestoreEntry, RestoreHead, RestoredReply};
-use super::reply::Numbers;
+use super::admit::{add_keys, line_of};
+use super::record::{EntryCount, Numbers, ReplyHead, RestoreEntry, RestoreHead, RestoredReply};
 use crate::store::redis::Expiry;
 use crate::store::redis::layout::{self, Kind, Names};
 use crate::store::redis::restore::{RestoreLine, Restored, Writer};

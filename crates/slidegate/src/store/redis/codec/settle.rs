@@ -2,8 +2,9 @@
 
 use redis::Value;
 
-use super::record::{ExpirySettings, ReplyHead, SettleHead, SettledCode, SettledReply, SettlementLine};
-use super::reply::Numbers;
+use super::record::{
+    ExpirySettings, Numbers, ReplyHead, SettleHead, SettledCode, SettledReply, SettlementLine,
+};
 use crate::store::redis::Expiry;
 use crate::store::redis::layout::Names;
 use crate::store::redis::script::Arguments;

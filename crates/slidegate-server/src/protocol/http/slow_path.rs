@@ -1,7 +1,5 @@
-//! Serves one HTTP connection: first on the fast path, and with hyper after the first request that the fast
-//! path cannot handle.
+//! Serves the rest of a connection with hyper, after the first request that the fast path cannot handle.
 
-use std::error::Error;
 use std::future::Future;
 use std::io::{self, Cursor};
 use std::net::SocketAddr;
@@ -24,39 +22,21 @@ use tokio_io_timeout::TimeoutWriter;
 
 use super::error::{ApiError, Code};
 use super::forward_auth::Peer;
-use super::{ConnectionHandler, ResponseBody, fast_path};
+use super::{ConnectionHandler, ResponseBody};
 use crate::app::request_budget::BudgetShare;
 use crate::protocol::connection_slots::ConnectionState;
 use crate::protocol::listener::{Stop, Stream};
 
-type ServeFuture = Pin<Box<dyn Future<Output = Result<(), Box<dyn Error + Send + Sync>>> + Send>>;
-
-pub(super) fn serve(
-    handler: Arc<ConnectionHandler>,
-    mut stream: impl Stream,
-    peer: SocketAddr,
-    state: Arc<ConnectionState>,
-    stop: Stop,
-) -> ServeFuture {
-    Box::pin(async move {
-        match fast_path::serve(&handler, &mut stream, handler.app.settings.limits.head, &state, &stop).await?
-        {
-            Some(rest) => serve_with_hyper(stream, rest, handler, peer, state, stop).await,
-            None => Ok(()),
-        }
-    })
-}
-
-/// Serves the rest of a connection with hyper. The future has its own box: most connections never get here
+/// Serves a connection whose next bytes are `rest`. The future has its own box: most connections never get here
 /// and need not hold the memory for it.
-fn serve_with_hyper(
+pub(super) fn serve(
     stream: impl Stream,
     rest: Bytes,
     handler: Arc<ConnectionHandler>,
     peer: SocketAddr,
     state: Arc<ConnectionState>,
     mut stop: Stop,
-) -> ServeFuture {
+) -> Pin<Box<dyn Future<Output = ()> + Send>> {
     let limits = handler.app.settings.limits;
     let (reader, writer) = tokio::io::split(stream);
     // A client that does not read its response is disconnected as well.
@@ -96,10 +76,10 @@ fn serve_with_hyper(
     Box::pin(async move {
         let mut connection = pin!(connection);
         tokio::select! {
-            done = &mut connection => return Ok(done?),
+            _ = &mut connection => return,
             _ = stop.changed() => connection.as_mut().graceful_shutdown(),
         }
-        Ok(connection.await?)
+        let _ = connection.await;
     })
 }
 
