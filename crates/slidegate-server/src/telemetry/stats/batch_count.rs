@@ -51,7 +51,7 @@ impl VerdictRun<'_> {
 }
 
 impl DecisionStats {
-    /// Counts the results of a batch that took `took` in all.
+    /// Counts the results of a batch that took the time `took` in total.
     pub(super) fn count<'a>(
         &self,
         protocol: Protocol,
@@ -124,7 +124,7 @@ impl DecisionStats {
         }
     }
 
-    /// Counts a request that was denied without a rule, because it brought a limit of 0.
+    /// Counts a request that was denied without a rule, because it carried a limit of 0.
     pub(crate) fn count_denied(&self, protocol: Protocol) {
         if self.enabled {
             let shard = shard() & (self.shards.len() - 1);
