@@ -185,7 +185,8 @@ impl EventLog {
         self.update_ends();
     }
 
-    /// Returns the instant of the entry that completes `needed` permits, if entries leave from the oldest on.
+    /// Returns the instant of the entry whose expiry frees the last of `needed` permits. Entries expire from the oldest
+    /// on.
     #[inline]
     pub(super) fn frees(&self, needed: u64) -> Option<Micros> {
         if needed <= 1 {

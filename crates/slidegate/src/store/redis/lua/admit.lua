@@ -48,7 +48,7 @@ for i = 1, #lines do
   end
 end
 if unfinished then return 1 end
--- Keys that were loaded only as a check are loaded again.
+-- Keys that were loaded only to find foreign data are loaded again.
 if reload then trims = TRIMS end
 
 local reply = { ReplyHead.pack({ at = now }) }

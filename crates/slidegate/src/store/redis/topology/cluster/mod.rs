@@ -205,7 +205,8 @@ impl Cluster {
         Err(last.unwrap_or_else(|| Error::invalid("the cluster has no nodes")))
     }
 
-    /// Replaces the map. A node that has slots now and had none before starts a new epoch, unless an ASK already did.
+    /// Replaces the map. A node that has slots now and had none before starts a new epoch, unless an ASK redirect has
+    /// already started it.
     fn install(&self, ranges: &[Range]) -> Result<(), Error> {
         let now = self.clock.now();
         self.change(|map| {
