@@ -58,7 +58,7 @@ local function used_of(s)
   return s.most and s.used > s.most and s.most or s.used
 end
 
--- Counts `cost`, repeated `times` times. Of attempts, only the newest that fit into the limit are kept.
+-- Counts `cost`, repeated `times` times. If attempts are counted, only the newest that fit into the limit are kept.
 local function record(kind, s, line, cost, times)
   if line.attempts then
     local most = line.full or line.capacity
