@@ -55,4 +55,4 @@ for keys in 1 10000; do
     done
 done
 echo
-echo "the dashboard was told $(grep -c '^event: tick' "$work/live") seconds"
+echo "the dashboard received the statistics of $(grep -c '^event: tick' "$work/live") seconds"

@@ -34,7 +34,7 @@ echo 'rules: [{ name: per-ip, key: [ip], limit: 5, window: 60s }]' >"$rules"
 
 ns=${NANOSECONDS:-$(cargo run -q --release --manifest-path benchmarks/Cargo.toml -- decision | awk '$1 == 1000 && $2 == "admit" && $3 == 1 { print $5; exit }')}
 
-echo "$(wc -l <"$log") requests, $(($(stat -Lc %s "$log") / 1000000)) MB, $(nproc) cores; a decision with its key at hand takes $ns ns"
+echo "$(wc -l <"$log") requests, $(($(stat -Lc %s "$log") / 1000000)) MB, $(nproc) cores; a decision with a prepared key takes $ns ns"
 echo
 echo "| round | requests a second | ns of processor a request | MB of memory | x the benchmark |"
 echo "|--:|--:|--:|--:|--:|"

@@ -1,5 +1,5 @@
-# Sourced by benchmarks that measure two servers in turns, which have a `work` folder and an array `servers` of
-# processes to end.
+# Functions for benchmarks that measure two servers in turns. A script that sources this file has a folder `work`, and
+# an array `servers` with the processes to stop at the end.
 free_port() {
     local port
     while port=$(shuf -n 1 -i 20000-30000); (: <>"/dev/tcp/127.0.0.1/$port") 2>/dev/null; do :; done

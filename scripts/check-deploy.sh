@@ -31,7 +31,7 @@ if [ ! -x "$tools/bin/check-jsonschema" ]; then
     "$tools/bin/python" -m pip install -q kubernetes-validate==1.37.0 check-jsonschema==0.39.0
 fi
 
-# The unit. The program need not be installed; exposure is at most 2.0.
+# The systemd unit. It is checked without an installed program, and its security exposure must be at most 2.0.
 sed 's#/usr/bin/slidegate#/bin/true#' deploy/systemd/slidegate.service >"$work/slidegate.service"
 systemd-analyze verify --man=no "$work/slidegate.service"
 systemd-analyze security --offline=true --no-pager --threshold=20 "$work/slidegate.service" >"$work/security" || { cat "$work/security"; exit 1; }

@@ -56,7 +56,7 @@ done
 
 echo
 if [ -s $logs/failures.txt ]; then
-    echo "failed in so many runs:"
+    echo "number of failed runs by test:"
     sort $logs/failures.txt | uniq -c | sort -rn
 fi
 echo "$((runs - failures)) runs passed, $failures runs failed"

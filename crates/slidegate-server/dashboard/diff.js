@@ -1,6 +1,6 @@
 // Difference between two texts, by lines.
 
-/** Most cells of the table. Larger texts are shown as removed and added whole. */
+/** Maximum number of cells of the table. Larger texts are shown as removed and added as a whole. */
 const CELLS = 4_000_000;
 
 /** Returns `[["same" | "added" | "removed", line], …]`. */

@@ -76,7 +76,7 @@ export class Editor {
     say($("editor-said"), this.dirty() ? "" : "These are the rules in force.");
   }
 
-  /** Takes note of rules that somebody else applied while the user was typing. */
+  /** Reads rules that another user applied while this user was typing. */
   async refreshBase() {
     try {
       this.base = plain(await rulesText());

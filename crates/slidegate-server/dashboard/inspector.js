@@ -171,5 +171,5 @@ function note({ algorithm, count: counts, entries, truncated }, summed) {
   const attempts = counts === "attempts" ? " This rule counts denied requests too, and stores the newest attempts, as many as its limit." : "";
   const slices = algorithm === "time-slice" ? " A slice expires as a whole." : "";
   const cut = truncated ? ` Only the oldest ${many(entries.length, one)} are shown.` : "";
-  return `${mark} Its height is its permits.${attempts} The line on the right shows the permits in use if no other request arrives.${slices}${cut}`;
+  return `${mark} Its height shows its permits.${attempts} The line on the right shows the permits in use if no other request arrives.${slices}${cut}`;
 }

@@ -36,7 +36,7 @@ export class RulesTable {
     this.all = all ?? rules.length;
     this.rules = sums?.rules ?? rules;
     this.ofNode.add(rules);
-    // A picture of all nodes starts anew, because it would hide a gap.
+    // Without sums, the small charts of all nodes start anew: otherwise they would hide the missing seconds.
     if (sums) this.ofFleet.add(sums.rules);
     else this.ofFleet = new Minutes();
     this.minutes = sums ? this.ofFleet : this.ofNode;

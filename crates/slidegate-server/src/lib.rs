@@ -6,7 +6,7 @@
 //!
 //! | module | content |
 //! |---|---|
-//! | `common` | plumbing: signals, console messages, TTL cache, file watching |
+//! | `common` | utilities: signals, console messages, TTL cache, file watching |
 //! | [`config`] | the configuration file, parsed and checked |
 //! | `store` | the store chosen by the configuration: memory or Redis |
 //! | [`mod@envoy`] | conversion of envoyproxy/ratelimit files into rules |

@@ -354,7 +354,7 @@ impl Redis {
         Outage { server: server.to_owned(), since: self.clock.now() }
     }
 
-    /// Logs the end at the same level as the begin, so that a filter shows both or neither.
+    /// Logs the end at the same level as the beginning, so that a filter shows both or neither.
     fn end_outage(&self, Outage { server, since }: Outage) {
         let duration_ms = self.clock.now().since(since).ceil_millis();
         tracing::warn!(

@@ -88,7 +88,7 @@ impl Plan {
     }
 }
 
-/// Writes the page and the charts. Returns a message about each of both.
+/// Writes the page and the charts, if the options request them. Returns a message about each output.
 fn write_charts(
     report: &Report,
     suggestions: Option<&Suggestions>,

@@ -15,16 +15,16 @@ pub struct RecordedLine<'a, A> {
     /// Attributes of the request.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub attributes: Option<A>,
-    /// Resource of a request that brings its own limit.
+    /// Resource of a request that gives its own limit.
     #[serde(borrow, skip_serializing_if = "Option::is_none")]
     pub resource: Option<Cow<'a, str>>,
-    /// Limit that the request brings.
+    /// Limit that the request gives.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit: Option<u64>,
-    /// Window that the request brings, such as `1s`.
+    /// Window that the request gives, such as `1s`.
     #[serde(borrow, skip_serializing_if = "Option::is_none")]
     pub window: Option<Cow<'a, str>>,
-    /// Burst that the request brings.
+    /// Burst that the request gives.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub burst: Option<u64>,
     /// Permits of the request; 1 if absent.

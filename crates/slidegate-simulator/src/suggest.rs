@@ -59,7 +59,7 @@ impl Suggestions {
                 true => rule.name().to_owned(),
                 false => format!("{}-{}", rule.name(), window.to_string().replace(' ', "")),
             };
-            // A name may be too long with the window.
+            // The name of the rule and the window may be too long together.
             let shadow =
                 rule.shadow(&name, quota).or_else(|_| rule.shadow(&format!("suggestion-{n}"), quota));
             rules.push(shadow.map_err(|error| error.to_string())?);
@@ -78,7 +78,7 @@ pub(crate) struct Suggestion {
     pub(crate) limit: Option<u64>,
     pub(crate) requests: u64,
     pub(crate) clients: u64,
-    /// Most permits that any client requested in one window.
+    /// Highest number of permits that one client requested in one window.
     pub(crate) peak: u64,
     pub(crate) denied: u64,
     pub(crate) denied_clients: u64,

@@ -1,8 +1,8 @@
-//! Faults of the network that the fault proxy imitates.
+//! Network faults that the fault proxy imitates.
 
 use std::time::Duration;
 
-/// Fault of the network.
+/// Fault that the proxy imitates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// No fault: everything passes.
@@ -11,7 +11,7 @@ pub enum Fault {
     Delay(Duration),
     /// Connections are accepted and stay open; nothing passes.
     BlackHole,
-    /// Connections end with RST, new ones as soon as they are accepted.
+    /// Connections end with RST. New connections end as soon as they are accepted.
     Reset,
     /// Only a few bytes pass at a time, in each direction.
     Drip {

@@ -19,8 +19,8 @@ pub struct Cluster {
     paused: Mutex<BTreeSet<u16>>,
 }
 
-/// Step of a slot migration. Between `Opened` and `Closed`, a key that is not at its old node is requested from
-/// the new one (`ASK`), and keys that are on both sides cannot be used together (`TRYAGAIN`).
+/// Step of a slot migration. Between `Opened` and `Closed`, a key that is no longer at its old node must be requested
+/// from the new node (`ASK`), and a command for keys on both nodes fails (`TRYAGAIN`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     /// Both nodes know of the migration.

@@ -18,7 +18,7 @@ pub struct Checks {
     peek: bool,
     /// True if no rule matches the request.
     pub(crate) unmatched: bool,
-    /// Time that the request has waited for another call, which its deadline includes.
+    /// Time that the request has already waited for another call. The deadline of the request includes this time.
     pub(crate) waited: Micros,
 }
 

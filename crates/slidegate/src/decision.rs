@@ -72,7 +72,7 @@ impl Decision {
     /// Returns the shortest wait after which this request would be allowed if no other request arrives; zero if it was allowed.
     /// It is a lower bound unless [`Decision::retry_after_is_exact`] returns true.
     ///
-    /// A wait and not an instant, because clocks differ.
+    /// The result is a wait and not an instant, because the clocks of the caller and the store may differ.
     pub fn retry_after(&self) -> Micros {
         if self.allowed() {
             return Micros::ZERO;
@@ -203,7 +203,7 @@ impl<'d> Limit<'d> {
         self.verdict.outcome
     }
 
-    /// Returns the most permits that can be in use.
+    /// Returns the maximum number of permits that may be in use.
     pub fn limit(&self) -> u64 {
         self.verdict.limit
     }

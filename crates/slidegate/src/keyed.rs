@@ -47,10 +47,10 @@ const SHARDS: usize = 64;
 ///
 /// # Memory
 ///
-/// A key takes the size of `K` and about 110 bytes, in a hash table that is up to half empty, and eight bytes for each admission in an exact window. A shard that is about
-/// to grow first drops the keys that count nothing any more, so memory follows the keys that were used within the last
-/// window. [`KeyedLimiter::retain_recent`] drops such keys at once. If clients can invent keys, use a
-/// [`MemoryStore`](crate::MemoryStore): it bounds their number.
+/// A key takes the size of `K` and about 110 bytes, in a hash table that is up to half empty. In an exact window, each
+/// admission takes eight bytes more. A shard that is about to grow first drops the keys that count nothing any more, so
+/// memory follows the keys that were used within the last window. [`KeyedLimiter::retain_recent`] drops such keys at
+/// once. If clients can invent keys, use a [`MemoryStore`](crate::MemoryStore): it bounds their number.
 pub struct KeyedLimiter<K, C = SystemClock> {
     quota: Quota,
     clock: C,
@@ -220,8 +220,8 @@ impl<K: Hash + Eq, C: Clock> KeyedLimiter<K, C> {
     /// Waits until `permits` are allowed, and charges them. The error is [permanent](Denied::is_permanent): the request asks
     /// for more than the limit.
     ///
-    /// Callers that wait for the same key race for its permits, in no order. The wait has no end of its own: put it into a
-    /// timeout of your runtime if it needs one.
+    /// Callers that wait for the same key race for its permits, in no order. The wait has no time limit: if you need
+    /// one, wrap the call in a timeout of your runtime.
     ///
     /// ```
     /// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {

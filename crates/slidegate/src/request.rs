@@ -58,7 +58,8 @@ pub(crate) enum Subject<'a> {
     Resource { name: &'a str, ad_hoc_limit: AdHocLimit },
 }
 
-/// Names and values of a request, owned or borrowed. They are most of a request, and borrowing avoids moving them.
+/// Names and values of a request, owned or borrowed. They make up most of the size of a request, so borrowing avoids
+/// moving many bytes.
 #[derive(Clone, Debug)]
 pub(crate) enum Attributes<'a> {
     Owned(SmallVec<[(&'a str, &'a str); 4]>),
@@ -142,7 +143,8 @@ impl<'a> Request<'a> {
         self.edit_limit(|ad_hoc| ad_hoc.burst = Some(burst))
     }
 
-    /// Sets limit, window and burst of a [resource](Request::resource) at once: those that [`Request::own_limit`] returns.
+    /// Sets limit, window and burst of a [resource](Request::resource) at once, to values that [`Request::own_limit`]
+    /// returned.
     #[must_use]
     pub fn with_own_limit(self, limit: AdHocLimit) -> Self {
         self.edit_limit(|ad_hoc| *ad_hoc = limit)

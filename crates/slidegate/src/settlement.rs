@@ -61,7 +61,7 @@ impl Settlement {
 pub enum Settled {
     /// The admission now counts its actual cost.
     Done,
-    /// The admission was settled before; the first settlement stands.
+    /// The admission was settled before, and the first settlement stays in effect.
     Already,
     /// The admission no longer counts (it left the window, or its key was reset), so there is nothing to correct.
     Gone,

@@ -79,7 +79,7 @@ impl Auth {
     /// Returns the kind of a token.
     pub fn kind(&self, token: Option<&[u8]>) -> TokenKind {
         let Some(token) = token else { return TokenKind::None };
-        // Both lists are searched, whichever matches.
+        // Both lists are always searched, so the time does not depend on the list that has the token.
         let tokens = self.tokens.load();
         let (client, admin) = (matches(&tokens.data, token), matches(&tokens.admin, token));
         match (bool::from(admin), bool::from(client)) {

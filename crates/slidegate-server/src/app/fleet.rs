@@ -222,7 +222,7 @@ impl Summary {
 }
 
 /// Returns the state of the connection to Redis, from the circuit breaker of each server and whether the server decides
-/// alone: `ok` if every server does, `down` if no server is used, and `degraded` otherwise.
+/// alone: `ok` if every server decides alone, `down` if no server is used, and `degraded` otherwise.
 fn store_state(servers: &[(BreakerState, bool)]) -> &'static str {
     let is_used = |breaker: BreakerState| breaker == BreakerState::Closed;
     if servers.iter().all(|(breaker, direct)| is_used(*breaker) && *direct) {

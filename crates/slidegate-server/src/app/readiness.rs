@@ -17,9 +17,9 @@ impl AppState {
     /// start.
     ///
     /// Before Redis has answered once, a node is ready if it can decide every request without Redis. If `on-error` is
-    /// `closed` for any rule in force, it is not: it would deny all requests that the rule limits, though another node may
-    /// decide them. Afterwards it stays ready: taking every node out of service would turn an outage of Redis into an outage
-    /// of everything.
+    /// `closed` for any rule in force, the node is not ready: it would deny all requests that the rule limits, though
+    /// another node may decide them. After the first answer of Redis, the node stays ready: taking every node out of
+    /// service would turn an outage of Redis into an outage of everything.
     pub(crate) async fn readiness(&self) -> Readiness {
         let (rules, store) = (self.limiter.rules(), self.limiter.store());
         if self.is_draining() {

@@ -154,7 +154,7 @@ pub(super) fn run(args: ServeArgs) -> Result<(), String> {
             tokio::time::timeout(timeout, store.leave())
         );
         if written.is_err() {
-            warn("the recording is not written to its end: its disk does not answer");
+            warn("the recording is incomplete: its disk does not answer");
         }
         match (store.redis_store(), left) {
             (None, _) => {}
@@ -162,7 +162,7 @@ pub(super) fn run(args: ServeArgs) -> Result<(), String> {
                 event = "left",
                 "leased permits are returned, and the other nodes are informed"
             ),
-            // Leases expire, and the other nodes notice the missing heartbeats.
+            // Without this step, leases expire, and the other nodes notice the missing heartbeats.
             (Some(_), Err(_)) => warn("Redis does not answer: leased permits stay taken until they expire"),
         }
         announcer.stopped(clock.now().since(started));

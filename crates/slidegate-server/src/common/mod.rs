@@ -1,4 +1,4 @@
-//! Plumbing that has nothing to do with rate limiting.
+//! Utilities without rate-limiting logic.
 
 pub(crate) mod console;
 pub(crate) mod file_watch;

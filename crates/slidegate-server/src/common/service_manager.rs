@@ -29,7 +29,8 @@ pub(crate) fn stopping() {
     notify(&[NotifyState::Stopping]);
 }
 
-/// Sends a sign of life as long as the process runs, if the service manager has a watchdog: twice in its interval.
+/// Sends keep-alive messages as long as the process runs, if the service manager has a watchdog: two in each interval
+/// of the watchdog.
 pub(crate) async fn feed_watchdog() {
     let Some(interval) = watchdog_interval() else { return };
     loop {

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 slidegate::section! {
     /// Tokens for calls and for changes. They are in separate files, so that secrets need not be beside the rules.
     pub struct AccessConfig("Access") {
-        /// File of tokens, one per line. Only clients with such a token may call the API. Any client may, unless given. Like
-        /// all files with secrets, it is read again when it changes.
+        /// File of tokens, one per line. Only clients with one of these tokens may call the API. Default: any client.
+        /// Like all files with secrets, it is read again when it changes.
         tokens_file: Option<PathBuf> { example("/etc/slidegate/tokens") },
         /// File of tokens, one per line, that allow changes of rules and counts. The token in `SLIDEGATE_ADMIN_TOKEN`
         /// is valid too.

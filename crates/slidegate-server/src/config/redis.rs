@@ -62,7 +62,8 @@ impl RedisConfig {
     }
 }
 
-/// Returns true if a password is in the urls, or with sentinels beside them. The urls of sentinels have passwords of their own.
+/// Returns true if a password is in one of the urls. With sentinels, returns true if the password of the primary is
+/// given: the urls of the sentinels have passwords of their own.
 fn has_password(topology: &RedisTopology) -> bool {
     let in_url = |url: &String| {
         let user = url.split_once("://").and_then(|(_, rest)| rest.rsplit_once('@'));

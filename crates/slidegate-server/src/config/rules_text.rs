@@ -12,7 +12,7 @@ pub(crate) fn rules_part(text: &str) -> Option<String> {
     let mut part = String::new();
     // Comments and empty lines since the last line with content.
     let mut pending: Vec<&str> = Vec::new();
-    // True in a field of the rules, false in another field, none before the first field.
+    // `Some(true)` in a field of the rules, `Some(false)` in another field, `None` before the first field.
     let mut inside: Option<bool> = None;
     for line in text.lines() {
         let content = line.trim();

@@ -63,7 +63,7 @@ pub(crate) struct TimelineReport {
     pub(crate) width_us: u64,
     pub(crate) allowed: Vec<u64>,
     pub(crate) denied: Vec<u64>,
-    /// Most permits that any key had been admitted in a window that ends in the bucket.
+    /// Highest number of permits that were admitted to one key in a window that ends in the bucket.
     pub(crate) admitted: Vec<u64>,
     /// Limit of that key.
     pub(crate) limit: Vec<u64>,

@@ -117,7 +117,7 @@ impl Stats {
     }
 }
 
-/// Returns the permits admitted to the key in the window that ends now; none if there are too many keys to know.
+/// Returns the permits admitted to the key in the window that ends now; none if there are too many keys to measure.
 fn admitted_in_window(
     trailing: &mut TrailingWindows,
     at: Micros,

@@ -50,7 +50,7 @@ pub(crate) struct Timeline {
 pub(crate) struct Bucket {
     pub(crate) allowed: u64,
     pub(crate) denied: u64,
-    /// Most permits that any key had been admitted in its window.
+    /// Highest number of permits that were admitted to one key in its window.
     pub(crate) admitted: u64,
     /// Limit of that key.
     pub(crate) limit: u64,

@@ -60,7 +60,7 @@ impl Format {
                 () => {}
             }
         }
-        // A table that has only a column of times has no comma.
+        // A table whose only column is the time has no comma.
         let header = |line: &&str| line.contains(',') || TIME_FIELDS.contains(line);
         lines().next().filter(header).map(|_| Format::Csv)
     }

@@ -11,8 +11,8 @@ pub struct Audit {
     pub at: Micros,
     /// Permits of the entries that still count.
     pub counted: u64,
-    /// Permits of the running total without those that have left the window: decisions take this number as used. It is 0 if the
-    /// total is lower than the permits that have left.
+    /// The running total without the permits that have left the window. Decisions take this number as used. It is 0 if
+    /// more permits have left than the total contains.
     pub stored: u64,
     /// Time until the store deletes the key by itself; `None` if it never does.
     pub expires_after: Option<Micros>,
@@ -47,7 +47,7 @@ pub enum Discrepancy {
     ShortExpiry {
         /// Time until the key expires.
         expires_after: Micros,
-        /// Time for which the key counts.
+        /// Time for which the key still counts.
         needed: Micros,
     },
     /// The header has a wrong instant of the newest entry: the key may be deleted as idle, or its time may run ahead.

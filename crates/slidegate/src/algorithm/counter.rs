@@ -46,7 +46,7 @@ pub(super) trait Counter {
         false
     }
 
-    /// Counts `cost` again that was recorded under another instant.
+    /// Counts `cost` from `now` on, regardless of the limit. The cost was recorded at another instant before.
     fn add(&mut self, _now: Micros, _cost: u64) {}
 
     /// Counts `cost` from `now` on, regardless of the limit.
@@ -137,7 +137,8 @@ impl<C: Counter> View<'_, C> {
     }
 
     #[cold]
-    /// Forgets notes whose admissions have left for good: the time of a key never runs back before its last instant.
+    /// Forgets the notes of admissions that have left the window. They cannot count again, because the time of a key
+    /// never runs back before its last instant.
     fn expire_notes(&mut self) {
         if let Some(notes) = self.notes {
             notes.forget(|at| self.counter.left(at, *self.last), FORGET_STEP);
@@ -345,8 +346,8 @@ impl<C: Counter> View<'_, C> {
         }
     }
 
-    /// Counts an admission from `now` on. It moves at most the recorded permits, even if the caller claims a higher
-    /// cost.
+    /// Extends an admission, so that it counts from `now` on. Moves at most the recorded permits, even if the caller
+    /// claims a higher cost.
     fn extend(&mut self, now: Micros, counted: Entry, budget: Option<&Arc<NoteBudget>>) -> Settled {
         if !self.counter.is_held() || counted.cost == 0 {
             return Settled::Gone;

@@ -119,7 +119,8 @@ impl EventLog {
         true
     }
 
-    /// Adds `cost` permits at `at`. No log holds more than `capacity` words, so it never grows beyond.
+    /// Adds `cost` permits at `at`. The log never needs more than `capacity` words, so its memory never grows beyond
+    /// that.
     #[inline]
     pub(super) fn add(&mut self, at: Micros, cost: u64, capacity: u64) {
         let gap = at.since(self.newest).get();
@@ -184,7 +185,8 @@ impl EventLog {
         self.update_ends();
     }
 
-    /// Returns the instant of the entry with which the sum of leaving permits reaches `needed`.
+    /// Returns the instant of the entry whose expiry frees the last of `needed` permits. Entries expire from the oldest
+    /// on.
     #[inline]
     pub(super) fn frees(&self, needed: u64) -> Option<Micros> {
         if needed <= 1 {

@@ -11,7 +11,7 @@ use crate::Micros;
 #[derive(Clone, Debug)]
 pub(crate) struct Extensions<N> {
     instants: HashMap<N, Micros, foldhash::quality::RandomState>,
-    /// Extensions in their order; some admissions were extended again later.
+    /// All extensions, oldest first. If an admission was extended again, only its last extension is valid.
     by_age: VecDeque<(Micros, N)>,
 }
 

@@ -14,7 +14,8 @@ use super::ranges::Ranges;
 use crate::dynamic::warm_up::Warmth;
 use crate::{Entry, Micros, RequestId};
 
-/// Most ids that one decision forgets. Forgetting only frees memory: an id whose admission has left is not found anyway.
+/// Maximum number of ids that one decision forgets. Forgetting only frees memory: an id whose admission has left is not
+/// found anyway.
 pub(super) const FORGET_STEP: usize = 64;
 
 #[derive(Clone, Debug, Default)]

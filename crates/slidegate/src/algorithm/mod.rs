@@ -80,7 +80,7 @@ pub(crate) struct CounterNumbers {
     pub(crate) second: u64,
 }
 
-/// Permission of a key to record, which depends on all checks of the request.
+/// Permission to record a check in its key. It depends on all checks of the request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Recording {
     /// The request is admitted.

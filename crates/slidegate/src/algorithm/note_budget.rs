@@ -43,7 +43,8 @@ impl NoteBudget {
         (self.used.load(Ordering::Relaxed), dropped[0], dropped[1])
     }
 
-    /// Takes `more` bytes for a key that already uses `held`. Returns false, and counts the dropped note, if they do not fit.
+    /// Takes `more` bytes for a key that already uses `held`. If the bytes do not fit, returns false and counts the
+    /// dropped note.
     fn take(&self, held: usize, more: usize, purpose: Purpose) -> bool {
         if more == 0 {
             return true;

@@ -1,4 +1,4 @@
-//! Ring buffer of words: three quarters of the size of a `VecDeque`, with growth up to a given capacity.
+//! Ring buffer of words. It takes three quarters of the size of a `VecDeque`, and grows up to a given capacity.
 
 use std::ops::Range;
 
@@ -85,7 +85,8 @@ impl RingBuffer {
         self.len += added;
     }
 
-    /// Appends a word. The capacity doubles when needed, but exceeds `most` slots only if there is no other way.
+    /// Appends a word. The capacity doubles when needed, but exceeds `most` slots only if more words than that must be
+    /// stored.
     #[inline]
     pub(super) fn push_back(&mut self, word: u64, most: u64) {
         if self.len as usize == self.slots.len() {

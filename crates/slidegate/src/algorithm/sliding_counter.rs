@@ -5,8 +5,9 @@
 //! be too low if they came late in that window, and too high if they came early. The state is two numbers for any
 //! limit.
 //!
-//! Three facts hold in whole numbers: the weight is rounded up, so the formula is never under-reported; no aligned window
-//! admits more than the limit; and without new admissions `used` never rises, so the computed wait is the shortest one.
+//! Three facts hold in whole numbers: the weight is rounded up, so `used` is never below the exact value of the
+//! formula; no aligned window admits more than the limit; and without new admissions `used` never rises, so the
+//! computed wait is the shortest one.
 
 use super::counter::Counter;
 use super::{CounterNumbers, SnapshotCounts};
@@ -62,8 +63,8 @@ impl SlidingCounter {
         }
     }
 
-    /// Returns the time after the start of a window at which at most `keep` permits of the window before it count, which
-    /// admitted `permits`.
+    /// Returns the time after the start of a window at which at most `keep` of the `permits` that the previous window
+    /// admitted still count.
     fn time_until(&self, permits: u64, keep: u64) -> Micros {
         if permits <= keep {
             return Micros::ZERO;
@@ -103,7 +104,7 @@ impl Counter for SlidingCounter {
     fn keep_newest(&mut self, keep: u64) {
         if self.used() > keep {
             self.current = self.current.min(keep);
-            // The most permits whose weight is at most the remaining `keep`.
+            // The largest number of permits whose weight is at most the remaining `keep`.
             self.previous =
                 scaled(keep - self.current, self.window.get(), self.remaining()).min(self.previous);
         }
@@ -115,9 +116,9 @@ impl Counter for SlidingCounter {
             return Micros::ZERO;
         }
         let fits = match limit.checked_sub(self.current + cost) {
-            // The previous window weighs less and less; at the end of this window, nothing.
+            // The weight of the previous window falls, and reaches zero at the end of the current window.
             Some(keep) => self.start.plus(self.time_until(self.previous, keep)),
-            // This window is the previous one after its end.
+            // After its end, the current window becomes the previous window.
             None => {
                 let end = self.start.plus(self.window);
                 end.plus(self.time_until(self.current, limit.saturating_sub(cost)))

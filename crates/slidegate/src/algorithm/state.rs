@@ -85,8 +85,8 @@ impl State {
         Self::of_generation(quota, 0)
     }
 
-    /// Creates the state of a key that may have been used before and was forgotten. The admissions of each generation have
-    /// different numbers, so that an old reservation settles nothing of a new state.
+    /// Creates the state of a key that may have been used before and was forgotten. The admissions of each generation
+    /// have different numbers, so that an old reservation cannot settle an admission of a new state.
     pub fn of_generation(quota: &Quota, generation: u64) -> Self {
         let kind = match quota.algorithm() {
             Algorithm::SlidingWindow | Algorithm::TimeSlice { .. } | Algorithm::Concurrency => {
@@ -139,7 +139,7 @@ impl State {
         with_view!(self, view => view.conclude(now, input, evaluation, recording))
     }
 
-    /// Corrects one admission to its actual cost; 0 is a refund. The first settlement stands.
+    /// Corrects one admission to its actual cost; 0 is a refund. Only the first settlement takes effect.
     ///
     /// The actual cost is a fact, so a correction upwards may raise `used` above the limit; in a bucket, at most one capacity
     /// above it. An attempt cannot be settled; the result is [`Settled::Gone`].
@@ -168,7 +168,7 @@ impl State {
         self.notes.as_ref().map_or(entry, |notes| notes.current_entry(entry)).at
     }
 
-    /// Counts a cost from `now` on that was recorded under another instant, regardless of the limit.
+    /// Counts a cost from `now` on, regardless of the limit. The cost was recorded at another instant before.
     pub(crate) fn count_again(&mut self, now: Micros, cost: u64) {
         with_view!(self, view => view.count_again(now, cost));
     }

@@ -58,7 +58,7 @@ impl TokenBucket {
         self.level = i64::try_from(level).unwrap_or(self.level);
     }
 
-    /// Sets the level, which may owe at most one capacity, or the debt of `before` if that was larger.
+    /// Sets the level. The bucket may owe at most one capacity, or the debt of `before` if that was larger.
     fn set_capped(&mut self, level: i128, before: i128) {
         let floor = -i128::from(self.full());
         self.set(level.max(floor.min(before)));

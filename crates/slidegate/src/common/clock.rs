@@ -12,9 +12,9 @@ use crate::Micros;
 
 /// Source of time for the memory store and [`Limiter::until_ready`](crate::Limiter::until_ready).
 ///
-/// Instants are microseconds since the Unix epoch, so that a `fixed-window` of a minute restarts on the minute. Two calls need
-/// not be ordered across a step of the clock: every algorithm tolerates a clock that goes back, and is stricter during that
-/// step, never looser.
+/// Instants are microseconds since the Unix epoch, so that a `fixed-window` of a minute restarts on the minute. After a
+/// step of the clock, a later call may return an earlier instant: every algorithm tolerates a clock that goes back, and
+/// is then stricter, never looser.
 pub trait Clock: Send + Sync {
     /// Returns the present instant.
     fn now(&self) -> Micros;

@@ -3,7 +3,7 @@
 use std::future::Future;
 use std::time::Duration;
 
-/// Most calls.
+/// Maximum number of calls.
 const MAX_TRIES: u32 = 6;
 
 /// Pause before the first retry. It doubles with each retry.

@@ -19,8 +19,9 @@ pub fn network(text: &str) -> Result<IpNet, Error> {
 
 /// Returns the client's address: the last one in the chain that does not belong to a trusted proxy.
 ///
-/// Each proxy appends the address of its peer. The chain is therefore read from its end, `nearest` first, as long as the
-/// author of an entry is trusted. Entries that a client writes itself stand before those and are never reached.
+/// Each proxy appends the address of its peer. The chain is therefore read from its end, `nearest` first, as long as
+/// the author of an entry is trusted. Entries that a client has written itself are further to the front, so they are
+/// never read.
 pub fn client<'h>(peer: IpAddr, nearest: impl Iterator<Item = &'h str>, trusted: &[IpNet]) -> IpAddr {
     let mut client = peer.to_canonical();
     for text in nearest {

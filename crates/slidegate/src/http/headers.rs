@@ -7,8 +7,9 @@ use http::{HeaderMap, HeaderName, HeaderValue, header};
 
 use crate::{Decision, Limit, Mode};
 
-/// Adds the headers of a decision, including `X-RateLimit-*` if `older` is true. `text` is a buffer from which the values are
-/// split. Only enforced rules appear: shadows are internal. Headers that an inner service has added already stay.
+/// Adds the headers of a decision, including `X-RateLimit-*` if `older` is true. `text` is a buffer from which the
+/// values are split. Only enforced rules appear: shadows are internal. Headers that an inner service has already added
+/// are not changed.
 pub fn add(decision: &Decision, older: bool, text: &mut BytesMut, headers: &mut HeaderMap) {
     let mut set = |name, text: &mut BytesMut| {
         // Rule names are checked to be plain ASCII, so every value is valid.

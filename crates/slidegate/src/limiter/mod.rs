@@ -238,8 +238,8 @@ impl<S: Store> Limiter<S> {
         self.rules.store(rules);
     }
 
-    /// Reports how long an allowed request took and if it succeeded. Adaptive rules use this. If the decision is at hand, call
-    /// [`Decision::report`] instead. Returns the number of adaptive rules that apply.
+    /// Reports how long an allowed request took and if it succeeded. Adaptive rules use this. If the decision is
+    /// available, call [`Decision::report`] instead. Returns the number of adaptive rules that apply.
     pub fn report<'a>(
         &self,
         request: impl Into<Request<'a>>,

@@ -1,9 +1,9 @@
 //! Evaluation of rules that shadow another rule: each counts the requests that it would have admitted in place of that rule.
 //!
-//! A denied request charges none of its checks, so a shadow among these checks never counts requests that are denied now. A
-//! [shadow of](crate::Rule::shadow_of) another rule is therefore evaluated afterwards, by itself. It
-//! is charged if it fits, unless one of the remaining rules denied. A shadow that counts attempts also counts requests that
-//! a later rule denied. The evaluation takes a second call to the store.
+//! A denied request charges none of its checks, so a shadow among these checks would never count a request that another
+//! rule denies. A [shadow of](crate::Rule::shadow_of) another rule is therefore evaluated separately, after the other
+//! checks. It is charged if it fits, unless one of the remaining rules denied. A shadow that counts attempts also
+//! counts requests that a later rule denied. The evaluation takes a second call to the store.
 
 use smallvec::SmallVec;
 
@@ -64,8 +64,8 @@ fn subset(checks: &Checks, keep: impl Fn(&Check) -> bool) -> Checks {
     checks.with_checks(checks.as_slice().iter().filter(|check| keep(check)).cloned())
 }
 
-/// Returns true if the shadow would be charged if it were enforced in place of its rule and fits: no remaining rule denies, or
-/// only a later rule denies and the shadow counts attempts.
+/// Returns true if the shadow is charged when it fits, as if it were enforced in place of its rule: no remaining rule
+/// denies, or only a later rule denies and the shadow counts attempts.
 fn counts(rules: &Rules, others: &Checks, reply: &Verdicts, shadow: &Check) -> bool {
     let replaced = rules.rule(shadow.rule).shadowed();
     let is_replaced = |check: &Check| Some(rules.rule(check.rule).name()) == replaced;

@@ -6,7 +6,7 @@ use super::Limiter;
 use crate::reservation::{self, MAX_RESERVATION};
 use crate::{Decision, Error, Reservation, ReservationKeys, Store};
 
-/// Bytes of a usual charge with a signature, which are allocated at once.
+/// Usual size of a charge with a signature, in bytes. A text is allocated with this size.
 const USUAL_CHARGE: usize = 128;
 
 impl<S: Store> Limiter<S> {

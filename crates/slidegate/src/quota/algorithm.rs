@@ -150,8 +150,8 @@ impl Algorithm {
         if self.is_sliced() { Algorithm::TimeSlice { slices } } else { self }
     }
 
-    /// Returns true if every admission counts from its own instant for exactly one window: never over the limit, and no denial
-    /// without need.
+    /// Returns true if every admission counts from its own instant for exactly one window. Such an
+    /// algorithm never exceeds the limit, and never denies without need.
     #[inline]
     pub fn is_exact(self) -> bool {
         self == Algorithm::SlidingWindow

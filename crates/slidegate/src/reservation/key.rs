@@ -52,7 +52,7 @@ impl ReservationKey {
     ///
     /// # Panics
     ///
-    /// If the operating system cannot provide random numbers, as `HashMap` does.
+    /// Panics if the operating system cannot provide random numbers. A new `HashMap` panics then, too.
     #[expect(clippy::expect_used, reason = "a process without random numbers cannot sign anything")]
     pub fn random() -> Self {
         let mut bytes = [0; 32];
@@ -102,8 +102,8 @@ impl fmt::Debug for ReservationKey {
     }
 }
 
-/// Keys of a [`Limiter`](crate::Limiter). The first one signs and all of them verify, so that a key can be replaced while reservations signed
-/// with the old key are still in use.
+/// Keys of a [`Limiter`](crate::Limiter). The first key signs and all keys verify, so that a key can be replaced while
+/// reservations signed with the old key are still in use.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReservationKeys {
     /// Never empty.

@@ -19,7 +19,7 @@ const MAX_CHECKS: usize = 1024;
 /// Requests that are evaluated and charged atomically.
 pub(crate) struct CombinedChecks {
     pub checks: Checks,
-    /// The part that belongs to each request, in their order.
+    /// Part of each request, in the order of the requests.
     pub parts: Vec<RequestPart>,
 }
 

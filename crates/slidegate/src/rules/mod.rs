@@ -148,7 +148,7 @@ impl Rules {
     pub(crate) fn fill_checks(&self, checks: &mut Checks, request: &Request<'_>) -> Result<(), Error> {
         debug_assert!(checks.as_slice().is_empty());
         let mut replaced = Replaced::new();
-        // Rules have different names, so their keys differ.
+        // Each key contains the name of its rule, and these names are unique, so the keys differ.
         let matched = self.visit_checks(request, &mut replaced, |check| checks.add(check))?;
         checks.unmatched = !matched;
         if !replaced.is_empty() {
@@ -170,8 +170,8 @@ impl Rules {
         Ok(())
     }
 
-    /// Gives the check of each rule that applies to `visit`, and adds the rules that others replace to `replaced`. Returns true
-    /// if any rule matches the request.
+    /// Passes the check of each applicable rule to `visit`, and adds the indexes of replaced rules to `replaced`.
+    /// Returns true if any rule matches the request.
     #[inline]
     fn visit_checks(
         &self,

@@ -54,11 +54,11 @@ pub struct Rule {
     pub(crate) quota: Quota,
     pub(crate) kind: Kind,
     pub(crate) mode: Mode,
-    /// Name of another rule.
+    /// Name of the rule that this rule is a shadow of.
     pub(crate) shadow_of: Option<String>,
     pub(crate) group: Option<String>,
     pub(crate) only: bool,
-    /// Names of other rules.
+    /// Names of the rules that this rule replaces.
     pub(crate) replaces: Vec<String>,
     pub(crate) encoding: Encoding,
     pub(crate) on_error: Option<OnError>,
@@ -181,7 +181,8 @@ impl Rule {
         Ok(self)
     }
 
-    /// Sets the behaviour while the store cannot decide; by default that of the [`Failover`](crate::Failover).
+    /// Sets the behaviour while the store cannot decide; the default is the setting of the
+    /// [`Failover`](crate::Failover).
     #[must_use]
     pub fn on_error(mut self, on_error: OnError) -> Self {
         self.on_error = Some(on_error);
@@ -341,7 +342,7 @@ fn leased_algorithm(quota: &Quota, ttl: Micros) -> Result<Algorithm, Error> {
     });
     let Some(slices) = slices.filter(|_| fits) else {
         return Err(Error::invalid(format!(
-            "the window {window} must be 2 to {MAX_SLICES} times lease.ttl, a whole number, which {ttl} is not"
+            "the window {window} must be a multiple of lease.ttl, 2 to {MAX_SLICES} times as long, but lease.ttl is {ttl}"
         )));
     };
     let algorithm = Algorithm::TimeSlice { slices };

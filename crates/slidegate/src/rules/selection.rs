@@ -63,8 +63,8 @@ impl Rule {
     }
 
     /// Excludes these rules wherever this rule applies, also for all other requests of the same
-    /// [`acquire_together`](crate::Limiter::acquire_together). A replaced rule still ends its [group](Rule::group), and the
-    /// rules that it replaces stay replaced.
+    /// [`acquire_together`](crate::Limiter::acquire_together). A replaced rule still excludes the later rules of its
+    /// [group](Rule::group), and the rules that it replaces stay replaced.
     pub fn replaces<'r>(mut self, rules: impl IntoIterator<Item = &'r str>) -> Result<Self, Error> {
         for rule in rules {
             ensure!(rule != self.name, "rule `{rule}` cannot replace itself");

@@ -93,11 +93,12 @@ pub(crate) async fn give_back_with_retries<S: ShardedStore>(
     }
 }
 
-/// Returns the new charges of a request, as refunds. A charge found by the request id was made by an earlier call,
-/// and an attempt has happened: neither is refunded.
+/// Returns the new charges of a request, as refunds. Two kinds of charges are never refunded: a charge that was found
+/// by the request id, because an earlier call made it, and an attempt.
 ///
-/// Admissions in a time slice have the timestamp of the slice's end, which does not tell when they were charged. With
-/// an id they count as found, which is stricter, unless `before` shows that they were not there.
+/// Admissions in a time slice have the timestamp of the slice's end, which does not tell when they were charged. If the
+/// request has an id, they are treated as made by an earlier call, which is stricter, unless `before` shows that they
+/// did not exist then.
 pub(crate) fn new_charges(
     checks: &Checks,
     before: Option<&Verdicts>,

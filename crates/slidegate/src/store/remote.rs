@@ -72,7 +72,7 @@ pub const FIRST_RESTORED_SEQ: u64 = 10_000_000_000_000_000_000;
 /// - A call that cannot be answered fails with a [`Fault`](crate::Fault). Its outcome may be unknown.
 /// - While holding is on, calls that charge or give back permits fail with [`Fault::Restarted`](crate::Fault::Restarted)
 ///   unless the current epoch of the server is acknowledged. The other methods of this trait work in every epoch.
-/// - Restoring the same lines twice adds nothing twice.
+/// - If the same lines are restored twice, the second time adds nothing.
 pub trait RemoteStore: Store + Clone + 'static {
     /// Returns the server that counts `key`, by the topology that was last read.
     fn server_of(&self, key: &Key) -> ServerId;

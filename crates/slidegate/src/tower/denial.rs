@@ -72,7 +72,7 @@ fn body(denial: &Denial<'_>) -> String {
             return format!(r#"{{"allowed":false,"code":{code},"retry_after_ms":{wait}}}"#);
         }
         Denial::Rejected(rejection) => ("invalid_request", rejection.message().to_owned()),
-        // Details of the store are not for untrusted clients.
+        // Untrusted clients must not see details of the store.
         Denial::Unavailable(_) => ("unavailable", UNDECIDED.to_owned()),
     };
     let message = serde_json::Value::String(message);

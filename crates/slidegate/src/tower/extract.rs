@@ -105,13 +105,13 @@ impl Extract {
         Extract::new(Origin::Closure(Arc::new(find)))
     }
 
-    /// Uses this value if there is none.
+    /// Uses this value if the request has none.
     #[must_use]
     pub fn or(self, value: impl Into<Box<str>>) -> Self {
         Extract { missing: Missing::Value(value.into()), ..self }
     }
 
-    /// Responds with this status if there is no value.
+    /// Responds with this status if the request has no value.
     #[must_use]
     pub fn or_deny(self, status: StatusCode) -> Self {
         Extract { missing: Missing::Deny(status), ..self }

@@ -66,7 +66,8 @@ impl<S: Store + 'static> RateLimitLayer<S> {
         self.with(|options| options.refund_when = Some(Arc::new(when)))
     }
 
-    /// Settles the charge to the cost that `cost` reads from the head of the response; `None` leaves it.
+    /// Settles the charge to the cost that `cost` reads from the head of the response; `None` leaves the charge
+    /// unchanged.
     #[must_use]
     pub fn cost_from(self, cost: impl Fn(&response::Parts) -> Option<u64> + Send + Sync + 'static) -> Self {
         self.with(|options| options.cost_from = Some(Arc::new(cost)))

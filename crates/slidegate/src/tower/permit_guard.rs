@@ -74,7 +74,8 @@ impl<S: Store + 'static> HeldPermits<S> {
         HeldPermits { limiter, schedule: Mutex::default(), wake: Notify::new() }
     }
 
-    /// Holds a reservation whose permits would expire after `window`: it is extended after every third of it.
+    /// Holds a reservation whose permits would expire after `window`. The task extends it each time a third of `window`
+    /// has passed.
     pub(super) fn hold(
         self: &Arc<Self>,
         reservation: Reservation,

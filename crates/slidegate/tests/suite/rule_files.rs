@@ -259,7 +259,7 @@ const BROKEN: &[(&str, &str)] = &[
     ),
     (
         "rules:\n  - { name: a, limit: 1, window: 1s, lease: { permits: 10, ttl: 300ms } }",
-        "2:45: the window 1s must be 2 to 10000 times lease.ttl, a whole number, which 300ms is not",
+        "2:45: the window 1s must be a multiple of lease.ttl, 2 to 10000 times as long, but lease.ttl is 300ms",
     ),
     (
         "rules:\n  - { name: a, limit: 1, window: 1s, count: attempts, lease: { permits: 10, ttl: 100ms } }",

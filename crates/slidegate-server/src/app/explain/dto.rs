@@ -22,7 +22,8 @@ pub(crate) struct ExplanationBody {
     pub(crate) unmatched: Option<String>,
     /// Every rule that applies, and rules that do not, in order.
     pub(crate) rules: Vec<RuleBody>,
-    /// Number of rules that are not listed: beyond 1,000 that do not apply, or 2,000 in all.
+    /// Number of rules that are not listed. At most 1,000 rules that do not apply are listed, and at most 2,000 rules
+    /// in total.
     pub(crate) left_out: usize,
 }
 

@@ -173,7 +173,7 @@ impl FileSource {
                 }
                 // The files changed while they were read.
                 Ok((_, false)) => {}
-                // The files are read again until they are right.
+                // The files are read again until they are valid.
                 Err(message) => app.reject_rules(&self.name(), message),
             }
             if requested {

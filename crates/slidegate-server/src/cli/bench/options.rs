@@ -85,7 +85,7 @@ pub(crate) struct BenchArgs {
 enum Spread {
     /// One key
     One,
-    /// All keys alike
+    /// All keys equally often
     Uniform,
     /// A few hot keys and a long tail, typical for users
     Zipf,

@@ -4,10 +4,10 @@
 //! others. A crate with all of Envoy's API would take half a minute to compile. A test compares names,
 //! numbers and types with the published descriptors in `rate_limit_service.bin`.
 //!
-//! The strings of a request are `bytes` here and `string` in the published messages. Both look the same on
-//! the wire. Envoy copies them from the headers of its clients, so they need not be UTF-8. A decoder of
-//! `string` would reject the whole message, and Envoy lets a request pass whose check failed. Bytes that are
-//! not UTF-8 become U+FFFD, as they do over HTTP.
+//! The strings of a request are `bytes` here and `string` in the published messages. Both look the same on the wire.
+//! Envoy copies them from the headers of its clients, so they need not be UTF-8. A decoder of `string` would reject the
+//! whole message, and Envoy lets a request pass if its check fails. Bytes that are not UTF-8 become U+FFFD, as they do
+//! over HTTP.
 
 use prost::{Enumeration, Message};
 

@@ -1,7 +1,7 @@
 //! Bounds the number of long-lived calls: health watches, which need no token, and reflection.
 //!
-//! Each of them holds a task, the state of an HTTP/2 stream and its buffers, about 8 KiB, for as long as its
-//! client likes.
+//! Each of them holds a task, the state of an HTTP/2 stream and its buffers, about 8 KiB, for as long as its client
+//! keeps it open.
 
 use std::sync::Arc;
 

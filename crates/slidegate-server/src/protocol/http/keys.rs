@@ -71,7 +71,7 @@ pub(super) enum LimitSource {
     Unknown,
 }
 
-/// Everything that the rules in force and the key itself tell about a key.
+/// Limit, algorithm and window of a key, as far as the rules in force or the key itself determine them.
 pub(super) struct KeyRule {
     pub(super) limit: LimitBody,
     algorithm: Option<&'static str>,

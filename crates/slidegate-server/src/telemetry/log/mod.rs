@@ -1,5 +1,5 @@
-//! Logs of the server on standard error. In text, the greeting on standard output is not part of them; in JSON there is no
-//! greeting, and everything is a log line.
+//! Logs of the server on standard error. With text logs, the greeting on standard output is not part of the logs. With
+//! JSON logs, there is no greeting, and every message is a log line.
 //!
 //! Everything logged is an event or a span of `tracing`, written by `format`. Keys contain names and addresses of
 //! people, so they are logged as [digests](display_key) unless plain text is requested. Tokens are never given to

@@ -62,7 +62,7 @@ impl Durations {
         self.sum += other.sum;
     }
 
-    /// Returns the difference to an earlier snapshot.
+    /// Returns the durations since an earlier snapshot.
     pub(crate) fn since(&self, before: &Durations) -> Durations {
         let mut since = self.clone();
         for (bucket, before) in since.buckets.iter_mut().zip(&before.buckets) {

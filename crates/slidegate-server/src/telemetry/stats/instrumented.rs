@@ -172,7 +172,7 @@ impl VerdictRun<'_> {
 }
 
 impl DecisionStats {
-    /// Counts the results of a batch that took `took` in all. Consecutive equal decisions are added to the counters at once.
+    /// Counts the results of a batch that took the time `took` in total. Consecutive equal decisions are added to the counters at once.
     pub(super) fn count<'a>(
         &self,
         protocol: Protocol,
@@ -249,7 +249,7 @@ impl DecisionStats {
         }
     }
 
-    /// Counts a request that was denied without a rule, because it brought a limit of 0.
+    /// Counts a request that was denied without a rule, because it carried a limit of 0.
     pub(crate) fn count_denied(&self, protocol: Protocol) {
         if self.enabled {
             self.shards[self.shard()].count_decisions(protocol, false, Source::Blocked, 1, Micros::ZERO);

@@ -64,7 +64,7 @@ pub(crate) struct DecisionStats {
 }
 
 slidegate::words! {
-    /// Reason why the server closed a connection whose client did nothing wrong but use resources.
+    /// Reason why the server closed a connection to save resources, although its client made no mistake.
     pub(crate) enum Shed {
         /// The client address has as many connections as one address may have.
         PerAddress = "per-address",
@@ -92,7 +92,7 @@ pub(crate) struct Requests {
 }
 
 impl Requests {
-    /// Numbers of other nodes may be any, so the sum is bounded.
+    /// Another node may send any number, so the sum saturates.
     pub(crate) fn plus(&self, other: &Requests) -> Requests {
         Requests {
             allowed: self.allowed.saturating_add(other.allowed),

@@ -257,7 +257,7 @@ impl Totals {
         self.combine(before, u64::saturating_sub)
     }
 
-    /// Numbers of other nodes may be any, so the sum is bounded.
+    /// Another node may send any number, so the sum saturates.
     pub(crate) fn plus(&self, other: &Totals) -> Totals {
         self.combine(other, u64::saturating_add)
     }

@@ -21,7 +21,7 @@ pub struct Terms {
     pub nonempty: bool,
     /// Name of one item of a list in messages.
     pub item: Option<&'static str>,
-    /// Default as the file would have it, if the default of the struct does not show it.
+    /// Default as written in a file; needed only if the default of the struct does not show it.
     pub default: Option<&'static str>,
     /// Another field, without which this one has no meaning.
     pub belongs_to: Option<&'static str>,
@@ -93,13 +93,13 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// Converts a text from outside of the file into a value of this type: a number and a flag as YAML reads them without
-    /// quotes, a list and a mapping from YAML or JSON text, and everything else as it is. The value need not be valid.
+    /// Converts a text from outside of the file into a value of this type: a number or a flag is read as YAML without
+    /// quotes, a list or a mapping as YAML or JSON, and any other text is used unchanged. The value need not be valid.
     pub fn node(&self, text: &str) -> Result<Node, Error> {
         match self {
             Kind::Flag | Kind::Whole(..) | Kind::Number(..) => {
                 let node = Node::from_scalar(text.trim());
-                // Null would count as not given.
+                // A null value would count as not given.
                 Ok(if node.is_null() { Node::from_text(text) } else { node })
             }
             Kind::List(..) | Kind::Map(_) => match Node::parse(text)? {
@@ -143,7 +143,7 @@ pub struct Description {
     pub one_of: &'static [&'static [&'static str]],
 }
 
-/// Setting of a section or of a section inside of it: everything but a section.
+/// One setting of a section, or of a section inside it. A section itself is not a setting.
 #[derive(Clone, Debug)]
 pub struct Setting<'d> {
     /// Names of the sections around it, and its own.

@@ -40,7 +40,7 @@ pub fn root_schema(section: &Description) -> Schema {
     root
 }
 
-/// Returns the schema of a set of fields that are given; of flags, that they are true.
+/// Returns a schema that requires these fields. The flags among them must also be true.
 fn alternative(section: &Description, names: &[&str]) -> Value {
     let is_flag = |name: &str| {
         section.fields.iter().any(|(terms, kind, _)| terms.name == name && matches!(kind, Kind::Flag))

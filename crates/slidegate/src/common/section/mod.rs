@@ -34,7 +34,7 @@ pub trait FieldType {
     /// Reads a value, and records every mistake. `what` names the field in messages.
     fn read(node: &Node, reader: &mut Reader, what: &str, terms: &Terms) -> Option<Self::Value>;
 
-    /// Returns the value as a file has it.
+    /// Returns the value as written in a file.
     fn shown(value: &Self::Value) -> Shown;
 }
 
@@ -128,7 +128,7 @@ pub trait Section {
         Some(given.value)
     }
 
-    /// Returns the section as a file has it.
+    /// Returns the section as written in a file.
     fn show(target: &Self::Target) -> Shown {
         let names = Self::TERMS.iter().map(|terms| terms.name.to_owned());
         Shown::Map(names.zip(Self::values(target)).filter(|(_, value)| *value != Shown::Null).collect())

@@ -1,4 +1,4 @@
-//! A value as a file has it, without positions.
+//! A value as written in a file, without positions.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use serde::ser::{Serialize, Serializer};
 use super::{Description, Kind};
 use crate::common::yaml::{Node, Value};
 
-/// Value as a file has it. `Display` writes YAML on one line.
+/// Value as written in a file. `Display` writes YAML on one line.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Shown {
     /// Not given.

@@ -51,7 +51,7 @@ impl Node {
         Node::without_position(Value::Text(text.into()))
     }
 
-    /// Creates a number, a flag or a text, as a scalar without quotes is one, without a position.
+    /// Creates a number, a flag or a text, as YAML reads a scalar without quotes. The node has no position.
     pub fn from_scalar(text: &str) -> Node {
         Node::without_position(parse::plain(text))
     }

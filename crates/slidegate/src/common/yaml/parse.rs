@@ -7,10 +7,10 @@ use granit_parser::{Event, Parser, ScalarStyle, ScanError, Span, StrInput, Tag};
 use super::{Node, Value};
 use crate::Problem;
 
-/// Largest number of nodes of a file, those that an alias repeats included.
+/// Maximum number of nodes in a file, including the nodes that aliases repeat.
 const MAX_NODES: usize = 250_000;
 
-/// Largest number of collections inside each other.
+/// Maximum nesting depth of collections.
 const MAX_DEPTH: usize = 128;
 
 /// Parses a file with one document.
@@ -53,8 +53,8 @@ impl<'t> Builder<'t> {
         self.events.next_event().transpose().map_err(|error| syntax_problem(&error))
     }
 
-    /// Builds the node that begins with `event`, with at most `room` collections inside each other. Returns the node and
-    /// its depth.
+    /// Builds the node that begins with `event`, in which collections are nested at most `room` levels deep. Returns
+    /// the node and its depth.
     fn build(&mut self, event: Event<'t>, span: Span, room: usize) -> Result<(Node, usize), Problem> {
         let too_large = || problem(span, "the file is too large, too deeply nested, or has too many aliases");
         let before = self.nodes;
@@ -118,8 +118,8 @@ impl<'t> Builder<'t> {
     }
 }
 
-/// Adds the entries of a merge key, `<<`: of a mapping, or of each mapping in a list. Entries whose name is in `names` are
-/// there already and stay.
+/// Adds the entries of a merge key, `<<`, whose value is a mapping or a list of mappings. An entry whose name is
+/// already in `names` is not added.
 fn merge(entries: &mut Vec<(Node, Node)>, names: &mut HashSet<String>, merged: Node) {
     match merged.value {
         Value::Map(merged) => {

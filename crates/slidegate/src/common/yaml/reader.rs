@@ -19,13 +19,13 @@ impl Reader {
         self.problems.push(problem_at(node, message.into()));
     }
 
-    /// Reports a problem that leaves no value.
+    /// Records a mistake at `node`, and returns `None`.
     pub(crate) fn reject<T>(&mut self, node: &Node, message: impl Into<String>) -> Option<T> {
         self.problem(node, message);
         None
     }
 
-    /// Reports a problem unless there is a value.
+    /// Returns `value`. Records a mistake if it is `None`.
     fn expect<T>(&mut self, node: &Node, what: &str, wanted: &str, value: Option<T>) -> Option<T> {
         if value.is_none() {
             self.problem(node, format!("{what} must be {wanted}, not {}", node.describe()));
@@ -33,7 +33,7 @@ impl Reader {
         value
     }
 
-    /// Records something at `node` that is valid and probably not intended.
+    /// Records a warning at `node`: the value is valid, but probably not intended.
     pub fn warning(&mut self, node: &Node, message: impl Into<String>) {
         self.warnings.push(problem_at(node, message.into()));
     }

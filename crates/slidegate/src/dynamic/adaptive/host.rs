@@ -74,7 +74,7 @@ impl Cgroup {
         let lines = std::fs::read_to_string("/proc/self/cgroup").ok()?;
         let path = lines.lines().find_map(|line| line.strip_prefix("0::"))?;
         let own = root.join(path.trim_start_matches('/'));
-        // The nearest group with a limit; inside a container its own group is the root.
+        // The nearest group with a limit; inside a container, the group of the container is the root.
         let bounded = own.ancestors().take_while(|folder| folder.starts_with(root));
         bounded.map(|folder| Cgroup { folder: folder.to_owned() }).find(|cgroup| cgroup.cores().is_some())
     }

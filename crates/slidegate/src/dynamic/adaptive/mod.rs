@@ -52,9 +52,10 @@ pub enum Latencies {
 
 /// Settings by which the limit of a rule follows the load.
 ///
-/// Each input falls into a band, and each band has a factor. The factors are multiplied, clamped between `min` and `max`, and
-/// applied smoothly. The defaults: CPU below 50 % gives 120 %, above 80 % gives 80 %; memory below 60 % 110 %, above 85 % 70 %;
-/// latency below 100 ms 110 %, above 500 ms 80 %; between 10 % and 120 % of the limit.
+/// Each input falls into a band, and each band has a factor. The factors are multiplied, clamped between `min` and
+/// `max`, and applied smoothly. The defaults: CPU below 50 % gives 120 %, above 80 % gives 80 %; memory below 60 %
+/// gives 110 %, above 85 % gives 70 %; latency below 100 ms gives 110 %, above 500 ms gives 80 %; the factor stays
+/// between 10 % and 120 %.
 ///
 /// ```
 /// use slidegate::{Adaptive, Quota, Rule};

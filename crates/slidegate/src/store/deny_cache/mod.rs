@@ -288,7 +288,7 @@ impl<S: Store> Store for DenyCache<S> {
         self.inner.admit_batch(batch).await
     }
 
-    /// If any request of a run is denied, the last one is.
+    /// If any request of a run is denied, the last one is denied too.
     async fn admit_run(&self, checks: &Checks, times: usize) -> Result<BatchVerdicts, Error> {
         let inner = &*self.inner;
         self.listen_once();

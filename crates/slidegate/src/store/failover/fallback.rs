@@ -105,8 +105,8 @@ impl Record {
                     (admission.at.plus(outage.clock_uncertainty), admission.cost.min(part.capacity()));
                 state.admit(at, &part, cost);
                 if self.is_bucket() && cost < admission.cost {
-                    // More is missing than the bucket may hold from now on, and is refilled first. Debt is capped as
-                    // in the store.
+                    // More permits are missing than the bucket may hold from now on, and the excess is refilled first.
+                    // The debt is capped as in the store.
                     state.count_again(at, admission.cost.min(capacity.saturating_mul(2)) - cost);
                 }
             }

@@ -266,8 +266,8 @@ impl<R: RemoteStore> Inner<R> {
         server
     }
 
-    /// Returns whether the server was known when the topology was first discovered. A later one replaced another
-    /// server.
+    /// Returns whether the server was known when the topology was first discovered. A server that is found later has
+    /// replaced another server.
     fn is_initial(&self, server: ServerId) -> bool {
         let initial = self.initial_servers.get().is_some_and(|initial| initial.contains(&server));
         // A server that comes back has missed the admissions made meanwhile.

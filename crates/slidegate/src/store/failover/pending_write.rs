@@ -45,9 +45,9 @@ impl Journal {
     pub(super) const STEPS: usize = SHARDS;
 
     /// Returns the admissions of one shard that count at `now`, of the keys that `selects` returns true for. If the
-    /// server has not `lost` its data, only buckets are returned, because the permits missing from a bucket are not
-    /// the sum of its admissions. By the server's clock it is `earliest` at least, so an admission that may still count there
-    /// is returned too. The caller goes shard by shard, so that no decision waits for the whole journal.
+    /// server has not `lost` its data, only buckets are returned, because the permits missing from a bucket are not the
+    /// sum of its admissions. The time on the server's clock is at least `earliest`, so an admission that may still
+    /// count there is returned too. The caller goes shard by shard, so that no decision waits for the whole journal.
     pub(super) fn snapshot_step(
         &self,
         step: usize,

@@ -28,7 +28,8 @@ const MAX_KEYS_PER_STEP: usize = 32;
 /// Maximum number of admissions written back in one call.
 const MAX_ENTRIES_PER_STEP: usize = 500;
 
-/// Rounds of writing the admissions made meanwhile, before the server decides again. The rest follows later.
+/// Maximum number of rounds that write back the admissions made during the write-back itself. Admissions that remain
+/// after these rounds are written back after the server decides again.
 const MAX_ROUNDS: usize = 10;
 
 /// Runs until the [`Failover`](super::Failover) is dropped or the server leaves the topology.

@@ -285,8 +285,8 @@ fn counts_from_the_instant_of_the_server(quota: Quota) {
     assert!(allows(end, false).0);
 }
 
-/// By the server's clock it may be earlier than this node assumes. Admissions that may still count there are kept for the
-/// write-back.
+/// The server's clock may show an earlier time than this node assumes. Admissions that may still count there are kept
+/// for the write-back.
 #[test]
 fn journal_keeps_admissions_that_may_still_count_at_the_server() {
     for (uncertainty, entries) in [(Micros::from_millis(20), 2), (Micros::ZERO, 1)] {

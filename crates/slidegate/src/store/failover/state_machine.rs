@@ -92,7 +92,7 @@ pub(super) enum Event {
     JoinPolled { all_written_back: bool },
 }
 
-/// Action that a transition demands.
+/// Action that a transition requires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Effect {
     /// The server may decide in this epoch. The store must know before the new state is published.

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use crate::rules::MAX_LEASE;
 use crate::{Check, Entry, Micros, Outcome, Quota, Source, Verdict, Verdicts};
 
-/// Permits in the first block, and in the smallest.
+/// Number of permits in the first block, and in the smallest block.
 const MIN_BLOCK: u32 = 8;
 
 /// One node takes at most this fraction (one quarter) of what remains of the limit.
@@ -106,8 +106,8 @@ impl Block {
             .extend(verdicts.iter().filter(|verdict| !in_last_call(verdict)).map(|verdict| verdict.entry));
         verdicts.retain(in_last_call);
         verdicts.reverse();
-        // The admission has the timestamp of the slice's end. That may be in the past, if the clock of its key had
-        // stopped.
+        // The admission has the timestamp of the slice's end. The slice may have ended before the call, if the time of
+        // the key stood still.
         let lifetime = ends.since(at);
         let lifetime = lifetime.since(Micros::new(lifetime.get().div_ceil(CLOCK_DRIFT_DIVISOR)));
         let size = verdicts.len();

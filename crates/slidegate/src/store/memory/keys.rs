@@ -86,7 +86,7 @@ impl<C: Clock> MemoryStore<C> {
 struct ShardSearch {
     /// Bucket to continue with.
     next: usize,
-    /// Layout of the table that the buckets so far belong to.
+    /// Layout of the table at the previous step. Another layout means that slots have moved.
     layout: u64,
     restarts: u32,
     /// Number of wanted keys.

@@ -9,11 +9,11 @@
 //!
 //! # Memory
 //!
-//! A key costs 128 bytes, its share of the table's slack, and its text if that is longer than 24 bytes. An admission
-//! in an exact window costs eight bytes. Idle keys, which count nothing any more, are swept in the background. When a
-//! shard is full, an idle key of a small sample makes room. If all of them count something, [`OnFull`] decides: by
-//! default new keys share counters (`overflow.rs`), and no key in the table is forgotten. Request ids and settlements
-//! have a byte budget of their own (`algorithm/note_budget.rs`).
+//! A key takes 128 bytes, its share of the unused slots of the table, and its text if that is longer than 24 bytes. An
+//! admission in an exact window costs eight bytes. Idle keys, which count nothing any more, are swept in the
+//! background. When a shard is full, an idle key of a small sample makes room. If all of them count something,
+//! [`OnFull`] decides: by default new keys share counters (`overflow.rs`), and no key in the table is forgotten.
+//! Request ids and settlements have a byte budget of their own (`algorithm/note_budget.rs`).
 
 mod keys;
 mod locked_shards;
@@ -139,9 +139,9 @@ impl<C: Clock> MemoryStore<C> {
         self.inner.sweep();
     }
 
-    /// Counts `key` again from its entries, and reports differences from its running total. None if the key has no
-    /// counter of its own, also if a shared counter counts it. Fixed windows and buckets have only a total. Expired
-    /// entries are not removed.
+    /// Counts `key` again from its entries, and reports differences from its running total. Returns `None` if the key
+    /// has no counter of its own, also if a shared counter counts it. Fixed windows and buckets have only a total.
+    /// Expired entries are not removed.
     pub fn audit(&self, key: &Key) -> Option<Audit> {
         let mut shard = self.inner.shard(key).lock();
         let at = shard.instant(self.inner.clock.now());
@@ -263,8 +263,8 @@ impl<C: Clock> Inner<C> {
     ///
     /// Two steps in a row under one lock would leave a waiting decision no time to take it in between. The thread
     /// pauses at intervals, with no lock held: for [`PAUSE`] if decisions were made since the last pause, otherwise it
-    /// only yields its core. Without that the kernel of a busy machine would take the core away in the middle of a
-    /// step, and the decisions of that shard would wait until the thread runs again.
+    /// only yields its core. Without these pauses, the kernel of a busy machine would take the core away in the middle
+    /// of a step, and the decisions of that shard would wait until the thread runs again.
     fn in_turns<T: Default>(&self, mut step: impl FnMut(&mut Shard, &mut T) -> bool) {
         let mut unfinished: Vec<(&Lock<Shard>, T)> =
             self.shards.iter().map(|shard| (&**shard, T::default())).collect();

@@ -10,11 +10,11 @@
 //! - A shared bucket accepts no settlement, and neither does an attempt.
 //! - A shared bucket is idle only when the bucket of each of its keys would be full. A key may have a larger burst
 //!   than the shared bucket.
-//! - A key stays with its shared counter while that counts anything of it. When the shard has room again, a key with
-//!   nothing in the shared counter gets a new counter of its own. A key with something in it gets a counter that
-//!   starts with everything that the shared one counts ([`State::summary`]). A key cannot leave if it may hold
-//!   permits, which can be extended, if the counter is a bucket, or if it counts attempts: the last two count only up
-//!   to the strictest quota of all keys.
+//! - A key stays with its shared counter as long as this counter still counts an admission of the key. When the shard
+//!   has room again, a key without an admission in the shared counter gets a new counter of its own. A key with an
+//!   admission there gets a counter that starts with everything that the shared counter counts ([`State::summary`]). A
+//!   key cannot leave if it may hold permits, which can be extended, if the counter is a bucket, or if it counts
+//!   attempts: the last two count only up to the strictest quota of all keys.
 //!
 //! The number of counters is bounded, per shard and per group. A key for which there is none is denied.
 
@@ -37,7 +37,8 @@ const MAX_COUNTERS_PER_GROUP: usize = 8;
 const KEYS_PER_COUNTER: usize = 64;
 const MIN_COUNTERS: usize = 64;
 
-/// Maximum number of keys that a counter tracks. With more, it assumes that it may count something of every key.
+/// Maximum number of keys that a counter tracks. With more keys, the counter assumes that it may count an admission of
+/// any key.
 const MAX_MEMBERS: usize = 128;
 
 pub(super) struct Overflow {

@@ -63,7 +63,7 @@ impl MemoryStats {
 pub(super) struct ShardCount {
     /// Bucket to continue with.
     next: usize,
-    /// Layout of the table that the buckets so far belong to.
+    /// Layout of the table at the previous step. Another layout means that slots have moved.
     layout: u64,
     restarts: u32,
     events: usize,

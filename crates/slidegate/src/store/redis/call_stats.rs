@@ -17,8 +17,8 @@ pub const BATCH_BOUNDS: [u64; 10] = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000];
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CallStats {
-    /// Calls, including those that failed. A call that is redirected in a cluster counts once, and so do the round
-    /// trips of a transaction.
+    /// Calls, including those that failed. A call that is redirected in a cluster counts once, and so does a
+    /// transaction, which takes several round trips.
     pub calls: u64,
     /// Requests that were decided in these calls.
     pub requests: u64,

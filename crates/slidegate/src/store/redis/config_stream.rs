@@ -19,7 +19,7 @@ const MAX_ENTRIES: usize = 16;
 /// The latest millisecond of an id that a clock can produce: the end of the year 9999.
 const LATEST_MILLIS: u64 = 253_402_300_799_999;
 
-/// Most entries of one millisecond: nodes add a few in a second.
+/// Maximum number of entries of one millisecond. Nodes add only a few per second.
 const ENTRIES_PER_MILLI: u64 = 1_000;
 
 /// One version of a shared text.

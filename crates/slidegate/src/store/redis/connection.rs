@@ -157,7 +157,8 @@ impl Connections {
                 // The connection belongs to an earlier epoch.
                 Ok(connection) => slot.drop_broken(&connection),
                 Err(error) => {
-                    // If one cannot connect, the others may be broken without having noticed.
+                    // If one slot cannot connect, the connections of other slots may be broken without a reported
+                    // error.
                     self.slots.iter().for_each(|slot| slot.recheck.notify_waiters());
                     return Err(error);
                 }

@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 
 use crate::{Error, Fault};
 
-/// Purpose of a call, which says whether it waits for an acknowledged epoch.
+/// Purpose of a call, which determines if it waits for an acknowledged epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Purpose {
     /// The call charges or gives back permits, so it waits until lost counts are restored.

@@ -1,4 +1,4 @@
-//! Short-lived broadcast between nodes over a Redis stream, of which only the last moments are read.
+//! Short-lived broadcast between nodes over a Redis stream, of which only recent entries are read.
 //!
 //! Redis numbers entries by its own clock, so the age of an entry does not depend on the clocks of the nodes.
 
@@ -11,7 +11,7 @@ use super::server::Call;
 use super::{RedisStore, bad_reply, convert};
 use crate::Error;
 
-/// Approximate number of entries that are kept: enough for some moments of hundreds of processes.
+/// Approximate number of entries that are kept: enough for a few seconds of hundreds of processes.
 const MAX_ENTRIES: usize = 2_000;
 
 /// Approximate number of broadcasts that are kept, and the most that are read at once: five seconds of 200 processes.
@@ -39,15 +39,15 @@ pub struct Broadcast {
 }
 
 impl RedisStore {
-    /// Sends a message to all processes that use this Redis. Messages of one `topic` are in one stream, of which Redis keeps
-    /// about the last thousand entries, and which expires a minute after the last one.
+    /// Sends a message to all processes that use this Redis. Each `topic` has one stream. Redis keeps about the last
+    /// thousand entries of it, and removes the stream a minute after the last entry.
     pub async fn broadcast(&self, topic: &str, sender: &str, text: &str) -> Result<(), Error> {
         let message = GossipMessage { who: sender.to_owned(), text: text.to_owned() };
         self.add_message(topic, &message, MAX_BROADCASTS).await.map(drop)
     }
 
-    /// Returns the messages of a topic of the last `lately`, the newest first, and at most a thousand. Entries that another
-    /// program has added and that are no text are skipped.
+    /// Returns the messages of a topic from the last `lately`, newest first, at most a thousand. Skips entries that are
+    /// not text, which another program may have added.
     ///
     /// If the newest entry is dated ahead of the clock of Redis, because the clock was set back or another program wrote the
     /// entry, no age is known. Then the stream is removed, and the next message starts a new one.
@@ -75,7 +75,7 @@ impl RedisStore {
         Ok(broadcasts.collect())
     }
 
-    /// Publishes a message and returns the messages of all processes of the last `lately`, including this one, oldest
+    /// Publishes a message and returns the messages of all processes from the last `lately`, including this one, oldest
     /// first.
     pub(crate) async fn announce(
         &self,
@@ -116,7 +116,7 @@ impl RedisStore {
     }
 }
 
-/// Id of an entry, and its fields and values: another program may have added any.
+/// Id of an entry, and its fields and values: another program may have added any content.
 type Entry = (String, Vec<Vec<u8>>);
 
 /// Returns none if the entry is not the text of a message.

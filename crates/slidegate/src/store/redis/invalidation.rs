@@ -20,7 +20,7 @@ use crate::{Key, Listener};
 /// Interval between pings of a subscribed connection.
 const PING_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Interval between looks at the list of servers.
+/// Interval between two checks of the list of servers.
 const TOPOLOGY_INTERVAL: Duration = Duration::from_millis(250);
 
 /// Delay before a lost connection is reopened.

@@ -29,7 +29,7 @@ pub(super) enum KeyPart {
     Notes,
     Log,
     LogNotes,
-    /// Start of the warm-up of its limit.
+    /// Warm-up record: the start of the warm-up of the limit.
     Warm,
 }
 
@@ -68,8 +68,8 @@ impl Kind {
         }
     }
 
-    /// Returns the part that counts, and the part for notes if that is separate. Starting a log anew forgets its
-    /// notes, so every call names them; a sorted set records itself whether it has any.
+    /// Returns the part that counts, and the part for notes if that is separate. A log that starts anew deletes its
+    /// notes, so every call on a log names them. A sorted set itself records whether it has notes.
     pub(super) fn parts(self, notes: bool) -> (KeyPart, Option<KeyPart>) {
         match self {
             Kind::Zset => (KeyPart::Main, notes.then_some(KeyPart::Notes)),
@@ -197,8 +197,8 @@ pub(super) fn id_note_of(seq: u64) -> String {
     if k == 0 { format!("id:{digits}") } else { format!("id:{digits}/{k}") }
 }
 
-/// Seventeen digits made from a request, which note and number its admissions. Two more digits count how often the
-/// request was admitted again in one instant.
+/// Seventeen digits that are derived from a request, for the notes and the numbers of its admissions. Two more digits
+/// count how often the request was admitted again in one instant.
 pub(super) fn id_digits(id: &RequestId, cost: u64) -> u64 {
     let digest = Sha256::digest(format!("id:{id}*{cost}").as_bytes());
     let number = digest.iter().take(8).fold(0u64, |number, &byte| number << 8 | u64::from(byte));

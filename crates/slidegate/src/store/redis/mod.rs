@@ -172,9 +172,9 @@ impl Store for RedisStore {
         Ok(Receipt { at, settled: outcomes.collect() })
     }
 
-    /// Gives back the entries of one instant in one step: as if they were one admission with the number of the first
-    /// of them, which leaves one note. If a reset has forgotten that admission, it has forgotten most of them, and
-    /// none is given back.
+    /// Gives back the entries of one instant in one step, as if they were one admission with the number of the first
+    /// entry. This leaves only one note. If a reset has deleted that first admission, it has deleted most of the
+    /// entries, so none is given back.
     async fn give_back(&self, key: &Key, entries: &[Entry]) -> Result<(), Error> {
         if self.inner.mode != RedisMode::Script {
             return give_back_singly(self, key, entries).await;
@@ -322,10 +322,12 @@ impl Inner {
     }
 }
 
-/// Most calls of one decision that may remove expired entries. Each takes a few milliseconds of a deadline of 50.
+/// Maximum number of calls of one decision that may remove expired entries. Each call takes a few milliseconds, and a
+/// decision has a deadline of 50 ms.
 const DECIDE_ROUNDS: usize = 6;
 
-/// Most calls of one settlement that may remove expired entries: no caller waits for it with a deadline that short.
+/// Maximum number of calls of one settlement that may remove expired entries. It is larger, because a settlement has no
+/// such short deadline.
 const SETTLE_ROUNDS: usize = 100;
 
 #[cold]

@@ -13,10 +13,10 @@ use crate::{Error, Micros, Quota};
 /// Default prefix of keys.
 pub const DEFAULT_PREFIX: &str = "sg";
 
-/// Most requests in one call of the script.
+/// Maximum number of requests in one call of the script.
 pub const MAX_BATCH_SIZE: usize = 1_000;
 
-/// Most servers that can be named.
+/// Maximum number of servers in the options.
 const MAX_SERVERS: usize = 1_000;
 
 crate::words! {
@@ -66,7 +66,8 @@ pub struct RedisSentinel {
 pub struct RedisOptions {
     /// Servers that count.
     pub topology: RedisTopology,
-    /// Password that can change while the store runs. It replaces that of the urls, and with sentinels that of the primary.
+    /// Password that can change while the store runs. It replaces the password in the urls; with sentinels, it replaces
+    /// the password of the primary.
     pub password: Option<RedisPassword>,
     /// Certificates, for `rediss://`.
     pub tls: RedisTls,
@@ -80,11 +81,11 @@ pub struct RedisOptions {
     pub keep_alive: Duration,
     /// Interval between health checks of a connection.
     pub health_check: Duration,
-    /// Most calls in flight; further calls wait for a permit.
+    /// Maximum number of calls in flight; further calls wait for a permit.
     pub max_in_flight: usize,
     /// Longest wait for a permit.
     pub max_wait: Duration,
-    /// Most requests in one call of the script.
+    /// Maximum number of requests in one call of the script.
     pub batch_size: usize,
     /// Shortest time to live of a key.
     pub min_expire: Duration,
@@ -117,7 +118,7 @@ impl RedisPassword {
     }
 }
 
-/// Prints nothing of the password.
+/// Omits the password.
 impl fmt::Debug for RedisPassword {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("RedisPassword")
@@ -250,7 +251,7 @@ impl RedisTopology {
     }
 }
 
-/// Prints the address only: passwords do not go to a log.
+/// Prints only the address, so that passwords do not reach a log.
 impl fmt::Debug for RedisTopology {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.address())
@@ -270,7 +271,7 @@ pub(super) fn address_of(url: &str) -> String {
     rest.split(['?', '#']).next().unwrap_or_default().to_owned()
 }
 
-/// Leaves out the password, which does not go to a log.
+/// Omits the password, so that it does not reach a log.
 impl fmt::Debug for RedisOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RedisOptions")

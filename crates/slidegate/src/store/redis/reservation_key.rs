@@ -1,4 +1,5 @@
-//! Key that all processes of a deployment sign reservations with: a string in Redis, created by the first process that needs it.
+//! Key with which all processes of a deployment sign reservations: a string in Redis. The first process that needs the
+//! key creates it.
 
 use redis::{Cmd, FromRedisValue, Value};
 
@@ -13,11 +14,11 @@ const NAME: &str = "reservation-key";
 const TTL_MILLIS: u64 = 400 * 24 * 3_600 * 1_000;
 
 impl RedisStore {
-    /// Returns the key in Redis that every process of this deployment signs reservations with. If Redis has none, this stores
-    /// `ours`, which is then the key of all.
+    /// Returns the key in Redis with which every process of this deployment signs reservations. If Redis has no key,
+    /// this call stores `ours`, which is then the key of all processes.
     ///
-    /// It expires 400 days after the last call, later than anything that it has signed. If Redis loses the key, the
-    /// next process that calls this with the key stores it again.
+    /// It expires 400 days after the last call, when every reservation that it has signed has expired. If Redis loses
+    /// the key, the next process that calls this with the key stores it again.
     ///
     /// ```no_run
     /// # async fn run() -> Result<(), slidegate::Error> {

@@ -142,7 +142,7 @@ struct ScriptForm {
 enum OomPolicy {
     /// The script does not run.
     Deny,
-    /// The script runs: it takes no more memory than it finds.
+    /// The script runs, because it does not increase the memory in use.
     Allow,
 }
 

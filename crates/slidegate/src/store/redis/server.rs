@@ -13,7 +13,7 @@ use super::error_map::{Redirect, redirect};
 use super::script::{Arguments, PreparedScript};
 use crate::Error;
 
-/// Most idle connections that are kept for the next transaction.
+/// Maximum number of idle connections that are kept for the next transaction.
 const MAX_IDLE: usize = 64;
 
 pub(super) struct Server {

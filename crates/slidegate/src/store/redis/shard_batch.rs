@@ -14,7 +14,7 @@ use super::{Inner, bad_reply};
 use crate::store::multi_shard::{self, Part, ShardedStore, add_to_group};
 use crate::{BatchVerdicts, Check, Checks, Error, Key, Micros, Receipt, Settled, Settlement, Verdicts};
 
-/// Most concurrent calls of one batch.
+/// Maximum number of concurrent calls of one batch.
 const MAX_CONCURRENT: usize = 64;
 
 /// Requests that are sent concurrently, by their index in the batch.

@@ -9,18 +9,19 @@ use crate::store::redis::server::Call;
 use crate::store::redis::{Inner, RedisStore};
 use crate::{Audit, Discrepancy, Error, Key, Micros};
 
-/// Most entries of a key that is audited: a larger key would block Redis for too long.
+/// Maximum number of entries of an audited key: a larger key would block Redis for too long.
 pub const MAX_AUDITED: u64 = 1_000;
 
 impl RedisStore {
-    /// Counts `key` again from its entries and reports what does not agree with the totals that decisions rely on;
-    /// none if nothing is stored, or more than [`MAX_AUDITED`] entries. With `repair`, repairs what it can in the
-    /// same step: nothing is decided in between.
+    /// Counts `key` again from its entries and reports differences from the totals that decisions rely on. Returns none
+    /// if nothing is stored, or more than [`MAX_AUDITED`] entries. With `repair`, the same step also repairs the
+    /// differences that can be repaired, and no decision is made in between.
     ///
-    /// With a `limit`, which is a bucket's burst, it also reports if more counts than that. A rule that counts
-    /// attempts keeps no more than its limit. Fixed windows and buckets have no entries, only a total, which cannot
-    /// be counted again: only their expiry and their quota tag are checked. If a rule has changed its encoding and
-    /// both counts are still stored, both are checked; the returned numbers are those of the encoding that counts.
+    /// With a `limit`, which for a bucket is its burst, the audit also reports if more permits count than that. A rule
+    /// that counts attempts keeps no more than its limit. Fixed windows and buckets have no entries, only a total,
+    /// which cannot be counted again: only their expiry and their quota tag are checked. If a rule has changed its
+    /// encoding and both counts are still stored, both are checked; the returned numbers are those of the encoding that
+    /// counts.
     ///
     /// The audit runs a script, also if decisions use transactions, and reads the whole key: Redis is blocked for about
     /// three milliseconds per thousand entries.

@@ -18,7 +18,7 @@ const MAX_CONCURRENT: usize = 16;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct GcReport {
-    /// Keys in Redis that were looked at: a count and its notes are two.
+    /// Keys in Redis that were visited. A count and its notes are two keys.
     pub looked: u64,
     /// Entries and notes that no longer counted, and were removed.
     pub trimmed: u64,
@@ -40,9 +40,9 @@ impl RedisStore {
     /// of a key that has none.
     ///
     /// Redis expires keys by itself and decisions trim them, so garbage collection is optional: it frees memory sooner,
-    /// and repairs keys that were written or restored by hand. It may run beside decisions and changes none: it trims
-    /// as a peek does, and drops a key no sooner than its expiry might have. It does not touch keys other than counts
-    /// and their notes. It runs scripts, and also works when the memory of Redis is full.
+    /// and repairs keys that were written or restored by hand. It may run at the same time as decisions and changes
+    /// none of them: it trims as a peek does, and drops a key no earlier than Redis might have expired it. It does not
+    /// touch keys other than counts and their notes. It runs scripts, and also works when the memory of Redis is full.
     pub async fn clean(&self, cursor: u64, count: usize) -> Result<GcReport, Error> {
         let found = self.inner.scan(cursor, count).await?;
         let mut report = GcReport { foreign: found.foreign, next: found.next, ..GcReport::default() };

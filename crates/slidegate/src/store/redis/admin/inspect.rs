@@ -48,7 +48,7 @@ impl RedisStore {
     /// server, of which all may be foreign.
     pub async fn keys(&self, cursor: u64, count: usize) -> Result<KeyPage, Error> {
         let found = self.inner.scan(cursor, count).await?;
-        // Notes alone count nothing, and would list their key once more.
+        // Notes alone count nothing, and with them a key would be listed twice.
         let counts = |part: &KeyPart| matches!(part, KeyPart::Main | KeyPart::Log);
         let mut keys: Vec<Key> =
             found.parts.into_iter().filter_map(|(key, part)| counts(&part).then_some(key)).collect();

@@ -296,7 +296,7 @@ fn single_check(checks: &Checks) -> Option<&Check> {
     }
 }
 
-/// Returns true if equal requests of this check can be answered together: the replies follow from one another.
+/// Returns true if equal requests of this check can be answered together: each reply follows from the reply before it.
 fn is_repeatable(check: &Check) -> bool {
     check.quota.count() == Count::Admitted && !check.quota.algorithm().refills()
 }

@@ -108,7 +108,7 @@ fn expand_record<'t>(
     Some(Ok(after))
 }
 
-/// Removes the names that the value is assigned to from the end of `out`. Returns a name for each field from the first
+/// Removes from the end of `out` the names that the value is assigned to. Returns a name for each field from the first
 /// to the last of them, and the index of the first.
 fn pop_names(out: &mut String, fields: &[&str]) -> Option<(Vec<String>, usize)> {
     let (start, is_local) = assigned(out)?;

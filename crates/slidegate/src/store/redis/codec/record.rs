@@ -13,7 +13,7 @@ use crate::{Error, Micros};
 pub(in crate::store::redis) trait Number: Sized {
     fn encode(self) -> f64;
 
-    /// Returns none for a number that the type does not have.
+    /// Returns none for a number that the type cannot represent.
     fn decode(number: f64) -> Option<Self>;
 }
 
@@ -160,7 +160,8 @@ codes! {
     /// Outcome of a check.
     OutcomeCode { Charged, Fits, Denied, Impossible }
 
-    /// Outcome of a settlement; an unfinished one is sent again, because more entries have expired than one call may sum up.
+    /// Outcome of a settlement. An unfinished settlement is sent again: its key has more expired entries than one call
+    /// may sum up.
     SettledCode { Done, Already, Gone, Unfinished }
 
     /// Form of the reply to an audit of one key in Redis: nothing follows for a key that is missing or too large, or
@@ -204,7 +205,8 @@ records! {
 
     RunHead { form: RunForm }
 
-    /// Reply to a run of which every request is granted, at the instant of the call and as its first admissions.
+    /// Reply to a run if every request is granted, at the instant of the call, and no admission of that instant came
+    /// before the run.
     GrantedRun { used: u64 }
 
     /// Reply to a run; `lower_bound` is true if the wait is a lower bound.
@@ -245,7 +247,8 @@ records! {
 
     RestoredReply { added: u64, used: u64 }
 
-    /// Plan for `lua/audit.lua`, after the expiry settings: whether to repair, and the most entries to look at.
+    /// Plan for `lua/audit.lua`, after the expiry settings: whether to repair, and the maximum number of entries to
+    /// read.
     AuditHead { repair: bool, most: u64 }
 
     AuditReplyHead { form: AuditForm }

@@ -19,7 +19,7 @@ pub(in crate::store::redis) fn restore_plan(
 ) -> Arguments {
     let mut arguments = Arguments::default();
     let node = arguments.add_text(writer.node.to_owned());
-    // Eight digits are enough to tell one run id from another.
+    // The first eight digits are enough to distinguish run ids.
     let run = arguments.add_text(writer.run_id.chars().take(8).collect());
     let batch_id = arguments.add_text(batch_id(writer, lines));
     let Writer { lost, since, nodes, .. } = writer;

@@ -48,7 +48,7 @@ for i = 1, #lines do
   end
 end
 if unfinished then return 1 end
--- Keys that were loaded only as a check are loaded again.
+-- Keys that were loaded only to find foreign data are loaded again.
 if reload then trims = TRIMS end
 
 local reply = { ReplyHead.pack({ at = now }) }
@@ -58,7 +58,7 @@ local function used_of(s)
   return s.most and s.used > s.most and s.most or s.used
 end
 
--- Counts `cost`, `times` over; of attempts only the newest that fit are kept.
+-- Counts `cost`, repeated `times` times. If attempts are counted, only the newest that fit into the limit are kept.
 local function record(kind, s, line, cost, times)
   if line.attempts then
     local most = line.full or line.capacity

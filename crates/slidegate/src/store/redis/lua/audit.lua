@@ -15,8 +15,8 @@ local function plain(number)
   return number >= 0 and math.min(math.floor(number), MAX_TOTAL) or 0
 end
 
--- Returns the newest instant that counts, given the newest of the entries. An entry that has expired was seen to
--- expire a window later.
+-- Returns the newest instant that counts, given the newest of the entries. If no entry is left, the stored instant is
+-- correct if the last instant is at least a window later: the entry was then seen to expire.
 local function newest_of(found, stored, last, window)
   return found == 0 and last >= stored + window and stored or found
 end

@@ -137,7 +137,8 @@ local function collect_notes(bit, key, s, line, other)
   local kind = type_of(key)
   if kind == 'none' then return end
   local endless = call('PTTL', key) == -1
-  -- As in `write_notes`. If the count has no notes, no member of the notes key matters.
+  -- The notes are trimmed up to the same instant as in `write_notes`. If the count has no notes, no member of the notes
+  -- key matters.
   local known = s and s.has_notes and line.kind <= 2
   local cut = known and s.last - line.window or math.huge
   local ours = kind == 'zset' and each_member(key, cut, is_note, LOOK)

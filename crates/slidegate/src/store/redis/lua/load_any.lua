@@ -1,7 +1,8 @@
 
 -- Reads a key without trusting its contents, for audit.lua and gc.lua, which leave foreign data alone.
 --
--- KEYS   the keys that may hold data of one rate limit key: its count, the notes of that, its log, the notes of that
+-- KEYS   the keys that may hold data of one rate limit key, in this order: its count, the notes on the count, its log,
+--        the notes on the log
 -- plan   `ExpirySettings`, then the plan of audit.lua or gc.lua
 
 local function type_of(key)

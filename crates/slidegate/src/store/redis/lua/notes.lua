@@ -4,7 +4,7 @@
 -- that counts looks the same with and without notes. Counters keep notes in the key itself.
 --
 --   id:<digits>[/k]      this request was admitted
---   settled:<hex>.<seq>  this admission was settled; the first settlement stands
+--   settled:<hex>.<seq>  this admission was settled; later settlements change nothing
 --   void:<hex>.<seq>     the settlement was a refund, and the request id may be used again
 --   cost:<hex>           cost of a record of a packed log, as a score below zero: see packed.lua
 --   moved:<hex>.<seq>    this admission was extended: it counts from the instant that is the score of this note

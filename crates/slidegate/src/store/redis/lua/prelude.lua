@@ -9,8 +9,8 @@
 -- codec/record.rs declares the records and the codes: names that begin with a capital letter. codec/lua.rs replaces
 -- them by formats and numbers.
 --
--- Invariant: each number is a whole number below 2^52, or in a score such a number plus a half or a quarter, so doubles
--- are exact. Frequent calls get numbers as text made with `%d`: `..` would print 14 digits, and `redis.call` itself
+-- Invariant: each number is a whole number below 2^52, so doubles are exact. A score may be such a number plus a half
+-- or a quarter. Frequent calls get numbers as text made with `%d`: `..` would print 14 digits, and `redis.call` itself
 -- prints 17 digits, slowly. `%` and `/` are used only where their result is exact.
 --
 -- Cost: a call reads, sums up and removes at most as many entries as `READS` and `TRIMS` allow, for any stored data

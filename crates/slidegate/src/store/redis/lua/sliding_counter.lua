@@ -63,7 +63,7 @@ do
   function sliding.keep_newest(s, line, keep)
     if s.used <= keep then return end
     s.current = math.min(s.current, keep)
-    -- The most permits whose weight is at most the remaining `keep`.
+    -- The largest number of permits whose weight is at most the remaining `keep`.
     local rest, remaining = keep - s.current, s.start + line.window - s.at
     local part = fmod(line.window, remaining)
     local whole = (line.window - part) / remaining
@@ -77,8 +77,8 @@ do
     return counter.number(s, cost, times)
   end
 
-  -- Returns the time after the start of a window at which at most `keep` permits of the window before it count, which
-  -- admitted `permits`.
+  -- Returns the time after the start of a window at which at most `keep` of the `permits` that the previous window
+  -- admitted still count.
   local function time_until(line, permits, keep)
     if permits <= keep then return 0 end
     return line.window - counter.scale(keep, line.window, permits)
@@ -88,7 +88,7 @@ do
     if s.used + cost <= line.capacity then return 0 end
     local keep = line.capacity - s.current - cost
     if keep >= 0 then return s.start + time_until(line, s.p, keep) - s.at end
-    -- This window is the previous one after its end.
+    -- After its end, the current window becomes the previous window.
     return s.start + line.window + time_until(line, s.current, math.max(line.capacity - cost, 0)) - s.at
   end
 

@@ -376,7 +376,8 @@ do
     if s.marks then write_notes(s, line) end
   end
 
-  -- Returns the instant of the newest entry that counts. Few entries do not count: see amend.
+  -- Returns the instant of the newest entry that counts. Only few stored entries have a cost of zero and do not count:
+  -- see `amend`.
   local function find_newest(key)
     local offset, size = 0, 1
     while true do

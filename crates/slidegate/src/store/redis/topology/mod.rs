@@ -133,7 +133,7 @@ impl Topology {
         }
     }
 
-    /// Returns the server that has `shard` now; the first if that is not known yet.
+    /// Returns the server that has `shard` now. As long as that server is not known, returns the first server.
     pub(super) fn server_of(&self, shard: ShardId) -> ServerId {
         match &self.kind {
             Kind::One(_) => ServerId(0),

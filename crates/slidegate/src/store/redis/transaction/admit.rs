@@ -74,7 +74,8 @@ impl Inner {
             let indices: SmallVec<[usize; 4]> = checks.as_slice().iter().map(|c| indexes[&c.key]).collect();
             let mut open: Vec<KeyState> = Vec::with_capacity(indices.len());
             for (check, &i) in checks.as_slice().iter().zip(&indices) {
-                // A new state that recorded nothing has nothing to continue from, such as the level of another burst.
+                // A new state without records is created again for this quota: it counts nothing yet, but a bucket
+                // would start with the level of another burst.
                 let current = key_states[i].take().filter(|key_state| {
                     key_state.state.suits(&check.quota) && !(key_state.fresh && key_state.recorded == 0)
                 });

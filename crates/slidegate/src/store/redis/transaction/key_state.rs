@@ -26,7 +26,7 @@ pub(super) struct KeyState {
     pub(super) next: u64,
     /// Number of recordings of `state` when last looked at.
     pub(super) recorded: u64,
-    /// Numbers that are given out, by the state's own numbers.
+    /// Sequence numbers that callers get, by the sequence numbers of the state.
     numbers: HashMap<u64, u64>,
     /// Notes to write: instant, name.
     pub(super) new_notes: Vec<(u64, String)>,
@@ -39,7 +39,7 @@ pub(super) struct KeyState {
 
 /// Change of a key by a settlement.
 pub(super) enum Amendment {
-    /// The numbers of a counter, which the state has.
+    /// The numbers of a counter have changed. The state contains the new numbers.
     Counter,
     /// An entry of a window.
     Entry {
@@ -70,7 +70,7 @@ impl KeyState {
             && record.quota_tag == layout::quota_tag(quota)
         {
             let WarmUpRecord { since, last, .. } = *record;
-            // The end of the warm period is set again by what is admitted.
+            // Each admission sets the end of the warm period again.
             key_state.state.set_warmth(Some(Warmth { since, last, until: last }));
         }
         key_state

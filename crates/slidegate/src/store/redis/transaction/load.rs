@@ -11,10 +11,11 @@ use crate::store::redis::zset_snapshot::{ZsetEntry, ZsetSnapshot};
 use crate::store::redis::{bad_reply, layout};
 use crate::{Entry, Error, Fault, Micros, Quota, RequestId};
 
-/// Members that are first read of a window.
+/// Number of members in the first read of a window.
 const FIRST_PAGE: usize = 64;
 
-/// Members that one command reads of a key that is read whole. It takes Redis a few milliseconds at most.
+/// Number of members that one command reads if the whole key is read. The command takes Redis a few milliseconds at
+/// most.
 const PAGE: usize = 4_000;
 
 type Members = Vec<(String, f64)>;

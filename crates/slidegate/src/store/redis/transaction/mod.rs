@@ -31,7 +31,7 @@ use super::server::{self, Server};
 use super::topology::ShardId;
 use crate::{BatchVerdicts, Checks, Error, Fault, Key, Receipt, Settlement};
 
-/// Most attempts of a decision when other clients change its keys.
+/// Maximum number of attempts of a decision when other clients change its keys.
 const MAX_ATTEMPTS: u32 = 100;
 
 /// Attempts without back-off; later ones wait a little.
@@ -40,7 +40,7 @@ const IMMEDIATE_ATTEMPTS: u32 = 4;
 /// Locks by hash of the key, so that callers of one key in one process go one after the other.
 pub(super) type KeyLocks = [tokio::sync::Mutex<()>; 64];
 
-/// Work of one transaction, and the place of its result.
+/// Work of one transaction, and the location of its result.
 enum Work<'a> {
     Admit(&'a [Checks], &'a [&'a Key], &'a mut BatchVerdicts),
     Settle(&'a [Settlement], &'a mut Receipt),

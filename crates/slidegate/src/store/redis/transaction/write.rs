@@ -11,7 +11,7 @@ use crate::store::redis::layout;
 use crate::store::redis::options::Expiry;
 use crate::store::redis::zset_snapshot::ZsetEntry;
 
-/// Most entries that one transaction removes: as many as a script does.
+/// Maximum number of entries that one transaction removes. It is bounded like the calls of a script.
 const MOST_REMOVED: usize = 2_000;
 
 impl KeyState {

@@ -176,7 +176,7 @@ impl Cluster {
             return "0".to_owned();
         }
         let owned = |tag: &String| map.owners[usize::from(slot_of_tag(tag.as_bytes()))] == server.0;
-        // So many tags include one for every slot.
+        // A million tags include at least one for every slot.
         (0..1_000_000u32).map(|n| n.to_string()).find(owned).unwrap_or_else(|| "0".to_owned())
     }
 
@@ -205,7 +205,8 @@ impl Cluster {
         Err(last.unwrap_or_else(|| Error::invalid("the cluster has no nodes")))
     }
 
-    /// Replaces the map. A node that has slots now and had none before starts a new epoch, unless an ASK already did.
+    /// Replaces the map. A node that has slots now and had none before starts a new epoch, unless an ASK redirect has
+    /// already started it.
     fn install(&self, ranges: &[Range]) -> Result<(), Error> {
         let now = self.clock.now();
         self.change(|map| {
@@ -312,8 +313,8 @@ async fn query_map(node: &Node) -> Result<Vec<Range>, Error> {
     }
 }
 
-/// Parses one range: first slot, last slot, primary, replicas; a node is host, port, and more. A host that a node
-/// does not know is the host that it was reached at.
+/// Parses one range: first slot, last slot, primary, replicas; a node is host, port, and more. If a node does not know
+/// its own host, the result has the host under which the node was reached.
 fn read_range(range: Vec<Value>, queried_host: &str) -> Option<Range> {
     let mut fields = range.into_iter();
     let first: u16 = redis::from_redis_value(fields.next()?).ok()?;
