@@ -3,7 +3,8 @@
 use std::path::PathBuf;
 
 slidegate::section! {
-    /// Tokens for calls and for changes. They are in separate files, so that secrets need not be beside the rules.
+    /// Tokens for calls and for changes. The tokens are in separate files, so that the file with the rules contains
+    /// no secrets.
     pub struct AccessConfig("Access") {
         /// File of tokens, one per line. Only clients with one of these tokens may call the API. Default: any client.
         /// Like all files with secrets, it is read again when it changes.
@@ -15,7 +16,7 @@ slidegate::section! {
 }
 
 slidegate::section! {
-    /// TLS on every listener. The files are PEM, and read again when they change.
+    /// TLS on every listener. The files have the PEM format. The server reads them again when they change.
     pub struct TlsConfig("Tls") {
         /// Certificate of the server, and its intermediate certificates.
         certificate: PathBuf { required().example("/etc/slidegate/tls.crt") },
