@@ -1,9 +1,9 @@
 //! Parses commands: finds where a command ends, and splits it into words.
 //!
 //! A command is an array of bulk strings (`*2\r\n$4\r\nECHO\r\n$2\r\nhi\r\n`), or a line of plain words (`PING\r\n`). A
-//! general decoder reads nested frames to any depth. This parser reads only commands and allocates nothing for announced
-//! lengths. It starts again from the first byte of a command whenever more of it has arrived. That takes one step per
-//! word, for words of any length.
+//! general decoder reads nested frames to any depth. This parser reads only commands and allocates nothing for
+//! announced lengths. It starts again from the first byte of a command whenever more of it has arrived. That takes one
+//! step per word, for words of any length.
 
 use std::fmt;
 
