@@ -3,7 +3,8 @@
 use slidegate::redis::StackOptions;
 
 slidegate::section! {
-    /// Protection of Redis against overload by hot keys. These settings do not change decisions.
+    /// Protection of Redis against overload by hot keys. These settings never admit more permits. In rare cases, the deny
+    /// cache denies a request too long.
     pub(super) struct HotKeys("HotKeys", base: StackOptions::default(), check: StackOptions::check) for StackOptions {
         /// If true, requests that arrive during a call to Redis share the next call.
         coalesce: bool,
