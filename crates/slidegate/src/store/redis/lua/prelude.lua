@@ -31,7 +31,7 @@ local now = clock[1] * 1000000 + clock[2]
 
 -- Remaining budgets of this call: entries that it may read one by one, and expired entries that it may remove. A
 -- packed record costs an eighth of a read, or a half if it is dropped one by one.
-local READS, TRIMS = 1000, 1200
+local READS, TRIMS = 700, 900
 local reads, trims = READS, TRIMS
 
 -- True if more entries have expired than this call may sum up.
