@@ -12,25 +12,25 @@ use crate::traffic::{Format, Instants, Pair, Shape};
 /// Rules, traffic, and the question to answer.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Every request is evaluated by the code that decides in production, at the time it has in the trace: a day takes seconds.
-Requests whose time runs backwards are evaluated at the latest time before them.
+Every request is decided by the same code as in production, at the time that it has in the trace. A day takes seconds.
+If the time of a line is earlier than the time of a line before it, the request is decided at the later time.
 
-A trace is an access log (Common or Combined), JSON lines, a table (CSV), or a recording of `slidegate serve --record`; it may
-be compressed with gzip. The attributes of the rules are the fields of the same name, unless --attribute names another field.
-If the trace has no such field, a well-known other name is used, such as path for api, and the output says so.
-An access log has ip, user, method, path (without its query), host, referer and user-agent.
+A trace is an access log (Common or Combined), JSON lines, a table (CSV), or a recording of `slidegate serve --record`. It may
+be compressed with gzip. Each attribute of the rules uses the field of the same name, unless --attribute names another field.
+If the trace has no such field, the attribute uses a field with a well-known other name, such as path for api. The output says so.
+An access log has the fields ip, user, method, path (without the query), host, referer and user-agent.
 
 Examples:
   slidegate simulate --rules rules.yaml --trace access.log.gz --html report.html
   slidegate simulate --rules rules.yaml --trace access.json --attribute ip=request.headers.client
-  slidegate simulate --rules new.yaml --against old.yaml --trace access.log      requests that change
+  slidegate simulate --rules new.yaml --against old.yaml --trace access.log      changed decisions
   slidegate simulate --rules rules.yaml --pattern flash-sale --rate 500 --clients 1000
   slidegate simulate --rules rules.yaml --pattern timeline --at 0.99s=100,1.01s=100 \\
       --algorithms sliding-window,fixed-window,time-slice,token-bucket
   slidegate simulate --trace access.log --suggest 0.1% --key ip --window 1s,1m   suggested limits
   kubectl logs -f web | slidegate simulate --rules rules.yaml --trace - --format json --attribute ip=remote_addr")]
 pub struct SimulateArgs {
-    /// Rules, or a configuration file, of which only the rules are used
+    /// File with rules. If it is a configuration file, only its rules are used
     #[arg(long, value_name = "FILE", required_unless_present_any = ["suggest", "suggest_clients"])]
     pub(crate) rules: Option<PathBuf>,
     /// File with recorded requests, or - for standard input
@@ -39,8 +39,8 @@ pub struct SimulateArgs {
     /// Format of the trace [default: detected]
     #[arg(long, value_enum, conflicts_with = "pattern", help_heading = "Traffic")]
     pub(crate) format: Option<Format>,
-    /// Attribute and the field of the trace with its value, such as api=path or ip=request.remote_ip [default: the field of the
-    /// attribute's name, or a well-known other name of it]
+    /// Attribute, and the field of the trace that has its value, such as api=path or ip=request.remote_ip [default:
+    /// the field with the name of the attribute, or with a well-known other name]
     #[arg(
         long,
         value_name = "NAME=FIELD",
@@ -49,7 +49,7 @@ pub struct SimulateArgs {
         help_heading = "Traffic"
     )]
     pub(crate) attribute: Vec<Pair>,
-    /// Attribute of every request, such as plan=free
+    /// Attribute with the same value in every request, such as plan=free
     #[arg(long, value_name = "NAME=VALUE", help_heading = "Traffic")]
     pub(crate) constant: Vec<Pair>,
     /// Field of JSON lines or CSV with the time [default: time, timestamp, @timestamp, ts, at or date]
@@ -64,19 +64,21 @@ pub struct SimulateArgs {
     /// Generated traffic instead of a trace
     #[arg(long, value_enum, help_heading = "Traffic")]
     pub(crate) pattern: Option<Shape>,
-    /// Requests per second of the pattern: the average, or the peak [default: 100]
+    /// Requests per second of the pattern. For flash-sale and ramp this is the peak, for other patterns the average
+    /// [default: 100]
     #[arg(long, conflicts_with = "trace", value_parser = clap::value_parser!(u64).range(1..=10_000_000), help_heading = "Traffic")]
     pub(crate) rate: Option<u64>,
     /// Duration of the pattern [default: 1m]
     #[arg(long, conflicts_with = "trace", help_heading = "Traffic")]
     pub(crate) duration: Option<Micros>,
-    /// Number of clients of the pattern; in a timeline they take turns [default: 10, or 1 for bursts and timelines]
+    /// Number of clients of the pattern [default: 10, or 1 for boundary-burst and timeline]
     #[arg(long, conflicts_with = "trace", value_parser = clap::value_parser!(u64).range(1..=100_000_000), help_heading = "Traffic")]
     pub(crate) clients: Option<u64>,
-    /// Times after the start and numbers of requests for --pattern timeline, such as 0.99s=100,1.01s=100
+    /// Times of --pattern timeline, measured from the start, with their numbers of requests, such as
+    /// 0.99s=100,1.01s=100
     #[arg(long, value_name = "TIME=COUNT,…", conflicts_with = "trace", help_heading = "Traffic")]
     pub(crate) at: Option<Instants>,
-    /// Seed of the pattern: the same seed generates the same traffic
+    /// Seed of the pattern. The same seed generates the same traffic
     #[arg(long, default_value_t = 0, conflicts_with = "trace", help_heading = "Traffic")]
     pub(crate) seed: u64,
     /// Compare these algorithms
@@ -89,19 +91,20 @@ pub struct SimulateArgs {
         help_heading = "Analysis"
     )]
     pub(crate) algorithms: Vec<AlgorithmChoice>,
-    /// Older rules: show the requests that --rules decides differently
+    /// File with older rules. The report shows the requests that the rules of --rules decide differently
     #[arg(long, value_name = "FILE", requires = "rules", conflicts_with_all = ["algorithms"], help_heading = "Analysis")]
     pub(crate) against: Option<PathBuf>,
-    /// Suggest the smallest limits that would have denied at most this part of the requests, such as 0.1%
+    /// Suggest the smallest limit that would have denied at most this share of the requests, such as 0.1%
     #[arg(long, value_name = "PERCENT", conflicts_with_all = ["algorithms", "against", "suggest_clients", "decisions"], help_heading = "Analysis")]
     pub(crate) suggest: Option<Percent>,
-    /// Suggest the smallest limits that would have denied at most this part of the clients, such as 1%
+    /// Suggest the smallest limit that would have denied at most this share of the clients, such as 1%
     #[arg(long, value_name = "PERCENT", conflicts_with_all = ["algorithms", "against", "decisions"], help_heading = "Analysis")]
     pub(crate) suggest_clients: Option<Percent>,
-    /// Windows of the suggested limits [default: those of the rules, or 1s,1m,1h]
+    /// Windows of the suggested limits [default: the windows of the rules, or 1s,1m,1h]
     #[arg(long, value_name = "TIME,…", value_delimiter = ',', help_heading = "Analysis")]
     pub(crate) window: Vec<Micros>,
-    /// Key attributes of the suggested limits without --rules, such as ip [default: all requests together]
+    /// Key attributes of the suggested limits, such as ip, if --rules is not given [default: one limit for all
+    /// requests together]
     #[arg(
         long,
         value_name = "NAME,…",
@@ -110,7 +113,7 @@ pub struct SimulateArgs {
         help_heading = "Analysis"
     )]
     pub(crate) key: Vec<String>,
-    /// Write a report with charts into one self-contained file; with --suggest, of the suggested limits
+    /// Write a report with charts into one self-contained file. With --suggest, the charts show the suggested limits
     #[arg(long, value_name = "FILE", help_heading = "Output")]
     pub(crate) html: Option<PathBuf>,
     /// Write the charts of the report as SVG files into a directory
@@ -122,7 +125,7 @@ pub struct SimulateArgs {
     /// Write the decisions, one JSON object per request: allowed, denied_by, retry_after_us
     #[arg(long, value_name = "FILE", conflicts_with = "algorithms", help_heading = "Output")]
     pub(crate) decisions: Option<PathBuf>,
-    /// Number of most denied keys to show
+    /// Number of keys to show in the list of the most denied keys
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=1_000), help_heading = "Output")]
     pub(crate) top: u64,
 }

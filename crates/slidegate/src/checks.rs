@@ -49,7 +49,7 @@ crate::words! {
     pub enum Encoding default Zset {
         /// A sorted set, which people can read with `redis-cli`.
         Zset = "zset",
-        /// A packed log in a string: at most ten bytes per event. Only for `sliding-window`.
+        /// A packed log in a string, with at most ten bytes per event in a large key. Only for `sliding-window`.
         Packed = "packed",
     }
 }
@@ -57,11 +57,11 @@ crate::words! {
 crate::words! {
     /// Behaviour while a store cannot decide.
     pub enum OnError default Local {
-        /// Decide in this process, with this node's share of the limit and its own admissions.
+        /// The node decides on its own: it counts its own admissions and uses its share of the limit.
         Local = "local",
-        /// Allow the request.
+        /// The request is allowed.
         Open = "open",
-        /// Deny the request.
+        /// The request is denied.
         Closed = "closed",
     }
 }

@@ -18,7 +18,7 @@ use crate::common::console::{finish, warn};
 pub(crate) struct AcquireArgs {
     #[command(flatten)]
     request: RequestArgs,
-    /// Peek: charge nothing
+    /// Only read the decision, and charge nothing
     #[arg(long)]
     peek: bool,
     /// Print the response as JSON

@@ -8,16 +8,14 @@ use crate::common::console::say;
 
 /// Arguments of `slidegate config`.
 #[derive(Debug, Args)]
-#[command(
-    after_help = "A flag comes before a variable, a variable before the file, and the file before the default.\n\n\
+#[command(after_help = "A flag takes precedence over a variable, and a variable over the file.\n\n\
     Examples:\n  \
     slidegate config --config rules.yaml\n  \
-    SLIDEGATE_LISTEN_HTTP=0.0.0.0:8080 slidegate config | grep http"
-)]
+    SLIDEGATE_LISTEN_HTTP=0.0.0.0:8080 slidegate config | grep http")]
 pub(super) struct ConfigArgs {
     #[command(flatten)]
     settings: SettingsArgs,
-    /// Leave the rules out
+    /// Do not print the rules
     #[arg(long)]
     no_rules: bool,
 }

@@ -31,9 +31,9 @@ const MAX_ANSWER: usize = 64 << 10;
 /// Arguments of `slidegate health`.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Without --url, the address is that of the HTTP listener, or else of the admin listener, in the same file, \
-    variables and flags as those of `serve`. The certificate of the server is not verified. A server with `tls.client-ca` \
-    requires a certificate, which this command has not.\n\n\
+    after_help = "Without --url, the command reads the same file, variables and flags as `serve`. It calls the HTTP listener, or \
+    the admin listener if there is no HTTP listener. It does not verify the certificate of the server. It cannot call a server \
+    with `tls.client-ca`, because it has no client certificate.\n\n\
     Examples:\n  \
     slidegate health\n  \
     slidegate health --url http://127.0.0.1:8080"

@@ -51,41 +51,47 @@ struct Cli {
 
 /// Text below the flags of `serve`.
 const SETTINGS_HELP: &str = "Every setting of the configuration file has an environment variable, such as SLIDEGATE_REDIS_URL for \
-    redis.url. A flag comes before a variable, a variable before the file, and the file before the default. `slidegate config` \
-    prints all settings and their origins.";
+    redis.url. A flag takes precedence over a variable, and a variable over the file. `slidegate config` \
+    prints all settings with their origins.";
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Start the server; this is the default command
+    /// Start the server. This is the default command
     #[command(after_help = SETTINGS_HELP)]
     Serve(ServeArgs),
-    /// Check configuration files and list every mistake with its line; exit code 0 if all are valid, 1 if not, 2 if a file cannot be read
+    /// Check configuration files and list every mistake with its line. Exit code: 0 if all files are valid, 1 if a
+    /// file has mistakes, 2 if a file cannot be read
     Validate(ValidateArgs),
-    /// Print the effective configuration with the origin of each value, secrets masked; exit code 0, or 2 on an error
+    /// Print the effective configuration with the origin of each value. Secrets are masked. Exit code: 0, or 2 after
+    /// an error
     Config(ConfigArgs),
-    /// Ask a server whether it is ready; exit code 0 if it is, 1 otherwise
+    /// Ask a server whether it is ready. Exit code: 0 if it is ready, 1 otherwise
     Health(HealthArgs),
     /// Print the JSON Schema of the configuration file, for editors and other tools
     Schema,
-    /// Convert the files of another rate limiter to Slidegate rules and print them; exit code 0, or 1 if the files have mistakes
+    /// Convert the files of another rate limiter to Slidegate rules, and print the rules. Exit code: 0, or 1 if the
+    /// files have mistakes
     #[command(subcommand)]
     Import(Import),
-    /// Request permits from a running server; exit code 0 allowed, 1 denied, 2 error
+    /// Request permits from a running server. Exit code: 0 if allowed, 1 if denied, 2 after an error
     Acquire(AcquireArgs),
-    /// Explain, rule by rule, why a request would be allowed or denied; exit code 0 allowed, 1 denied, 2 error
+    /// Explain for each rule why it would allow or deny a request. Exit code: 0 if the request would be allowed, 1 if
+    /// denied, 2 after an error
     Explain(ExplainArgs),
-    /// Send requests and print the rate and the latency; exit code 0 if there were decisions, 1 if none, 2 error
+    /// Send requests and print their rate and their latency. Exit code: 0 if there were decisions, 1 if there were
+    /// none, 2 after an error
     Bench(BenchArgs),
-    /// Run rules over recorded or generated traffic and report the decisions; exit code 0, or 2 on an error
+    /// Apply rules to recorded or generated traffic and report the decisions. Exit code: 0, or 2 after an error
     Simulate(SimulateArgs),
     /// Print a completion script for a shell
     Completions {
         /// Shell
         shell: Shell,
     },
-    /// Write manual pages, or print the page of slidegate
+    /// Write the manual pages of all commands into a directory, or print the page of slidegate
     Man {
-        /// Directory for the pages, one for each command; it is created
+        /// Directory for the manual pages. The command creates it. Without a directory, the command prints the page
+        /// of slidegate
         #[arg(value_name = "DIR")]
         directory: Option<PathBuf>,
     },

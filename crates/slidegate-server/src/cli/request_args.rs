@@ -27,19 +27,19 @@ pub(crate) struct RequestArgs {
     /// URL of the server
     #[arg(long, alias = "server", default_value = "http://127.0.0.1:8080", env = "SLIDEGATE_URL")]
     pub(crate) url: String,
-    /// Number of permits; 0 is a peek
+    /// Number of permits. 0 is a peek
     #[arg(long, default_value_t = 1, allow_negative_numbers = true, value_parser = clap::value_parser!(u64).range(0..=MAX_LIMIT))]
     permits: u64,
-    /// Request id: a retry with the same id is charged once
+    /// Id of the request. A retry with the same id is not charged again
     #[arg(long)]
     id: Option<String>,
-    /// Use an ad-hoc limit on this resource instead of the rules
+    /// Name of a resource. The server then uses --limit and --window instead of the rules
     #[arg(long, conflicts_with = "attributes")]
     resource: Option<String>,
-    /// Limit of --resource
+    ///     Limit of the resource [default: the default of the server]
     #[arg(long)]
     limit: Option<u64>,
-    /// Window of --resource, such as 1s
+    ///     Window of the resource, such as 1s [default: the default of the server]
     #[arg(long)]
     window: Option<String>,
 }

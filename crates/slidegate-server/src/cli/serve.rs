@@ -45,7 +45,7 @@ const BLOCKING_TIMEOUT: Duration = Duration::from_secs(1);
 pub(super) struct ServeArgs {
     #[command(flatten)]
     settings: SettingsArgs,
-    /// Accept changes at the address of --admin without a token, also from other machines
+    /// Accept changes at the address of --admin without a token, even if other machines can reach this address
     #[arg(long, env = "SLIDEGATE_ADMIN_WITHOUT_TOKEN")]
     admin_without_token: bool,
     #[command(flatten)]

@@ -23,25 +23,27 @@ pub(super) struct SettingsArgs {
     /// Configuration file with rules and settings [default: demo rules]
     #[arg(long, value_name = "FILE", env = "SLIDEGATE_CONFIG")]
     config: Option<PathBuf>,
-    /// Directory with files of envoyproxy/ratelimit (*.yaml, *.yml); their rules are added after those of --config
+    /// Directory with files of envoyproxy/ratelimit (*.yaml, *.yml). Their rules come after the rules of --config
     #[arg(long, value_name = "DIR", env = "SLIDEGATE_ENVOY_CONFIG")]
     envoy_config: Option<PathBuf>,
-    /// Store of the counts: `memory` (lost when the process ends), `redis`, or a URL such as
-    /// redis://user:password@host:6379, which several servers can share [env: SLIDEGATE_STORE] [default: memory]
+    /// Place of the counts: `memory` (the counts end with the process), `redis` (the server in the configuration), or
+    /// the URL of a Redis server such as redis://user:password@host:6379. Several Slidegate servers can share one
+    /// Redis [env: SLIDEGATE_STORE] [default: memory]
     #[arg(long, value_name = "STORE", value_parser = checked::<StoreKind>)]
     store: Option<String>,
-    /// HTTP address; port 0 selects and prints a free port, `off` disables the listener [env: SLIDEGATE_LISTEN_HTTP]
-    /// [default: 127.0.0.1:8080]
+    /// Address of the HTTP listener. With port 0, the server selects a free port and
+    /// prints it. `off` disables the listener [env:
+    /// SLIDEGATE_LISTEN_HTTP] [default: 127.0.0.1:8080]
     #[arg(long, value_name = "ADDR", value_parser = checked::<ListenAddress>)]
     http: Option<String>,
-    /// gRPC address, for Envoy [env: SLIDEGATE_LISTEN_GRPC] [default: 127.0.0.1:8081]
+    /// Address of the gRPC listener, for Envoy [env: SLIDEGATE_LISTEN_GRPC] [default: 127.0.0.1:8081]
     #[arg(long, value_name = "ADDR", value_parser = checked::<ListenAddress>)]
     grpc: Option<String>,
-    /// RESP (Redis protocol) address [env: SLIDEGATE_LISTEN_RESP] [default: 127.0.0.1:6380]
+    /// Address of the listener for the Redis protocol (RESP) [env: SLIDEGATE_LISTEN_RESP] [default: 127.0.0.1:6380]
     #[arg(long, value_name = "ADDR", value_parser = checked::<ListenAddress>)]
     resp: Option<String>,
-    /// HTTP address for changes of rules and counts, which other listeners then reject [env: SLIDEGATE_LISTEN_ADMIN]
-    /// [default: off]
+    /// Address of the HTTP listener for changes of rules and counts. If it is set, all other listeners reject these
+    /// changes [env: SLIDEGATE_LISTEN_ADMIN] [default: off]
     #[arg(long, value_name = "ADDR", value_parser = checked::<ListenAddress>)]
     admin: Option<String>,
 }

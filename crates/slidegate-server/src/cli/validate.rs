@@ -20,7 +20,7 @@ pub(super) struct ValidateArgs {
     /// Configuration files, or - for standard input
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
-    /// Print a JSON array: for each file its mistakes and warnings with line and column
+    /// Print a JSON array with one item for each file: its mistakes and warnings, with line and column
     #[arg(long)]
     json: bool,
 }

@@ -3,19 +3,20 @@
 use std::path::PathBuf;
 
 slidegate::section! {
-    /// Tokens for calls and for changes. They are in separate files, so that secrets need not be beside the rules.
+    /// Tokens for calls and for changes. The tokens are in separate files, so that the file with the rules contains
+    /// no secrets.
     pub struct AccessConfig("Access") {
-        /// File of tokens, one per line. Only clients with such a token may call the API. Any client may, unless given. Like
-        /// all files with secrets, it is read again when it changes.
+        /// File of tokens, one per line. Only clients with one of these tokens may call the API. Default: any client.
+        /// Like all files with secrets, it is read again when it changes.
         tokens_file: Option<PathBuf> { example("/etc/slidegate/tokens") },
-        /// File of tokens, one per line, that allow changes of rules and counts. The token in `SLIDEGATE_ADMIN_TOKEN`
-        /// is valid too.
+        /// File of tokens, one per line. Clients with one of these tokens may change rules and counts. The token in
+        /// `SLIDEGATE_ADMIN_TOKEN` is valid, too.
         admin_tokens_file: Option<PathBuf> { example("/etc/slidegate/admin-tokens") },
     }
 }
 
 slidegate::section! {
-    /// TLS on every listener. The files are PEM, and read again when they change.
+    /// TLS on every listener. The files have the PEM format. The server reads them again when they change.
     pub struct TlsConfig("Tls") {
         /// Certificate of the server, and its intermediate certificates.
         certificate: PathBuf { required().example("/etc/slidegate/tls.crt") },

@@ -24,18 +24,21 @@ pub enum Origin {
 }
 
 slidegate::section! {
-    /// Settings of `/v1/authorize`, which decides about the requests of a proxy.
+    /// Settings of `/v1/authorize`, which proxies call to ask for a decision.
     pub struct AuthorizeConfig("Authorize") {
-        /// Attributes, and the source of their values: `client` (its address), `path`, `method`, `host`, or `header NAME`.
+        /// Attributes, each with the source of its value: `client` (the address of the client), `path`, `method`,
+        /// `host`, or `header NAME`.
         attributes: Vec<(String, Origin)> as Attributes = default_attributes(),
-        /// Addresses and networks of proxies that are trusted to name the client's address.
+        /// Addresses and networks of proxies. Only these may call `/v1/authorize`, and their headers determine the
+        /// address of the client.
         trusted_proxies: Vec<IpNet> as Vec<Network> = this_machine(),
-        /// Number of bits of an IPv6 address that identify one client.
+        /// Number of leading bits of an IPv6 address that identify a client. Addresses that differ only in later bits
+        /// are the same client.
         ipv6_prefix: u8 { between(16, 128) } = 64,
-        /// Status code of a denial; nginx accepts only 401 and 403.
+        /// HTTP status of a denial. For nginx use 401 or 403, because it treats other statuses as an error.
         deny_status: StatusCode as DenyStatus = StatusCode::TOO_MANY_REQUESTS,
-        /// Spellings that are treated as the same path. Default: all spellings that some back end treats as the same
-        /// path.
+        /// Spellings of a path that count as the same path. By default these are all spellings that a back end may
+        /// treat as the same path.
         path: PathSpelling as MergedSpellings = PathSpelling::merged(),
     }
 }
@@ -67,15 +70,15 @@ pub(crate) fn deny_status(number: u64) -> Result<StatusCode, String> {
 }
 
 slidegate::section! {
-    /// Spellings that are treated as the same path.
+    /// Spellings of a path that count as the same path.
     struct PathFile("Path") {
-        /// `strip`: `/login/` is `/login`.
+        /// Slash at the end of a path. With `strip`, `/login/` becomes `/login`.
         trailing_slash: Strip,
-        /// `lower`: `/LOGIN` is `/login`.
+        /// Letter case of a path. With `lower`, `/LOGIN` becomes `/login`.
         case: Case,
-        /// `strip`: `/login;a` is `/login`.
+        /// Parameters after a semicolon. With `strip`, `/login;a` becomes `/login`.
         parameters: Strip,
-        /// `slash`: `\\login` is `/login`.
+        /// Backslash in a path. With `slash`, `\\login` becomes `/login`.
         backslash: Backslash,
     }
 }
@@ -83,9 +86,9 @@ slidegate::section! {
 slidegate::words! {
     /// Treatment of a part of a path.
     enum Strip default Strip {
-        /// The part is removed.
+        /// This part of the path is removed.
         Strip = "strip",
-        /// The part stays.
+        /// This part of the path stays.
         Keep = "keep",
     }
 }

@@ -53,19 +53,21 @@ const MIN_UNFINISHED_BYTES: u64 = 2 * MAX_RULES_BODY as u64;
 slidegate::section! {
     /// Bounds on the resources that clients can use.
     pub(super) struct LimitsSection("ListenLimits", base: Limits::default()) for Limits {
-        /// Upper bound on the connections of each listener. At the bound, the oldest connection that has not sent a whole
-        /// request is closed to make room for the next, or else the connections that have been idle for longest.
+        /// Upper bound on the connections of each listener. If a new connection would exceed the bound, the server
+        /// closes the oldest connection that has not sent a whole request yet. If there is none, it closes the
+        /// connections that have been idle for longest.
         connections: usize { between(1, MAX_COUNT) },
-        /// Upper bound on connections from one client address, or one /64 network of IPv6. Default: half of
+        /// Upper bound on the connections from one IPv4 address, or from one IPv6 network (/64). Default: half of
         /// `connections`.
         connections_per_address: Option<usize> { between(1, MAX_COUNT).example("100") },
-        /// Time limit for the first byte of a connection.
+        /// Time limit until a client must have sent the first byte on a new connection.
         first_byte: Duration { lasting(Micros::from_millis(10), Micros::from_secs(3_600)) },
-        /// Upper bound on the bytes of unfinished requests and commands of all connections together.
+        /// Upper bound on the bytes of incomplete requests and commands, for all connections together.
         unfinished_bytes: usize { between(MIN_UNFINISHED_BYTES, 1 << 40) },
-        /// Upper bound on gRPC streams: watches of `grpc.health.v1.Health` and reflection.
+        /// Upper bound on open gRPC streams, for all connections together. Watches of `grpc.health.v1.Health` and
+        /// reflection use streams.
         grpc_streams: usize { between(0, MAX_COUNT) },
-        /// Upper bound on gRPC streams of one connection.
+        /// Upper bound on the open gRPC streams of one connection.
         grpc_streams_per_connection: usize { between(0, 1_000) },
     }
 }

@@ -90,16 +90,17 @@ pub struct ListenConfig {
 }
 
 slidegate::section! {
-    /// Addresses of the listeners: an address and a port each, such as `127.0.0.1:8080`; a port alone is on this machine
-    /// only, `:8080` is on every interface, port 0 is a free port, and `off` is no listener.
+    /// Addresses of the listeners. Each is an address and a port, such as `127.0.0.1:8080`. `8080` listens on the
+    /// loopback interface only, `:8080` on every interface. Port 0 selects a free port, and `off` means no listener.
     pub(super) struct ListenSection("Listen", base: ListenConfig::default()) for ListenConfig {
-        /// HTTP.
+        /// Listener for HTTP.
         [addresses] http: Option<ListenAddress> { by_default("127.0.0.1:8080") },
-        /// gRPC: Envoy's rate-limit service.
+        /// Listener for gRPC: the rate limit service of Envoy.
         [addresses] grpc: Option<ListenAddress> { by_default("127.0.0.1:8081") },
-        /// The Redis protocol.
+        /// Listener for the Redis protocol.
         [addresses] resp: Option<ListenAddress> { by_default("127.0.0.1:6380") },
-        /// HTTP for changes of rules and counts, which are then forbidden on all other listeners.
+        /// Listener for HTTP with changes of rules and counts. If it is set, all other listeners reject these
+        /// changes.
         [addresses] admin: Option<ListenAddress> { by_default("off") },
         /// Bounds on the resources that clients can use.
         limits: LimitsSection,

@@ -93,24 +93,24 @@ slidegate::section! {
         access: AccessConfig,
         /// TLS on every listener.
         tls: Option<TlsConfig>,
-        /// Settings of `/v1/authorize`, which decides about the requests of a proxy.
+        /// Settings of `/v1/authorize`, which proxies call to ask for a decision.
         authorize: AuthorizeConfig,
-        /// Store that counts: `memory` is this process; `redis` is the server in the section `redis`; or an address,
-        /// `redis://…`. The command line takes precedence.
+        /// Place of the counts: `memory` (this process), `redis` (the server in the section `redis`), or the address
+        /// of a Redis server (`redis://…`). The command line takes precedence.
         store: Option<StoreKind> { by_default("memory").secret() },
-        /// Bounds of the memory store, and its policy when it is full.
+        /// Bounds of the memory store, and its policy when the store is full.
         memory: MemoryOptions as memory::MemoryStore,
         /// Connection to Redis, and storage options.
         redis: RedisConfig as redis::Redis,
-        /// Failover when Redis does not answer.
+        /// Decisions while Redis does not answer.
         guard: FailoverOptions as guard::Guard,
         /// Protection of Redis against overload by hot keys.
         hot_keys: StackOptions as hot_keys::HotKeys,
-        /// Background checks of the counts, and of Redis's memory.
+        /// Background checks of the counts and of the memory of Redis.
         monitor: MonitorConfig,
         /// Keys that sign reservations.
         reservations: ReservationsConfig,
-        /// Shutdown after a signal.
+        /// Shutdown of the server after a signal.
         shutdown: ShutdownConfig,
     }
 }
@@ -167,9 +167,9 @@ impl Config {
         let rules = RulesFile::describe().fields.into_iter().filter(|(terms, ..)| terms.name != "edition");
         file.fields.extend(rules.map(|(mut terms, mut kind, default)| {
             if terms.name == "rules" {
-                terms.doc = "Rules, in the order in which they are evaluated; or `redis`, if all nodes share the rules in \
-                    Redis and `PUT /v1/rules` replaces them.";
-                let words = vec![("redis", "Rules that all nodes share, in Redis.")];
+                terms.doc = "Rules, in the order in which they are evaluated. Or `redis`: all nodes share the rules that are stored in \
+                    Redis, and `PUT /v1/rules` replaces them.";
+                let words = vec![("redis", "All nodes share the rules that are stored in Redis.")];
                 let place = Vocabulary { name: "RulesPlace", doc: "Location of rules that are not in the file.", words };
                 kind = Kind::Union("Rules", vec![kind, Kind::Words(place)]);
             }

@@ -6,13 +6,14 @@ use slidegate::Micros;
 use slidegate::section::{Shown, WholePercent};
 
 slidegate::section! {
-    /// Background checks of the counts, and of Redis's memory.
+    /// Background checks of the counts and of the memory of Redis.
     pub struct MonitorConfig("Monitor") {
-        /// If true, decisions are counted for metrics and the dashboard.
+        /// If true, the server counts its decisions for the metrics and the dashboard.
         decisions: bool = true,
-        /// Check of the counts: some recently used keys are counted again.
+        /// Check of the counts. In each round, the server counts some recently used keys again and compares the
+        /// results.
         accuracy: AccuracyConfig,
-        /// Check of Redis's memory: if it runs short, entries that no longer count are removed.
+        /// Check of the memory of Redis. If memory runs short, the server removes entries that no longer count.
         memory: MemoryConfig,
     }
 }
@@ -22,21 +23,21 @@ slidegate::section! {
     pub struct AccuracyConfig("MonitorAccuracy") {
         /// Interval between two rounds, or `off`.
         every: Option<Duration> as Interval = Some(Duration::from_secs(60)),
-        /// Upper bound on keys in one round.
+        /// Upper bound on the keys that one round checks.
         keys: usize { between(1, 1_000) } = 100,
-        /// If true, a wrong total or expiry is repaired.
+        /// If true, the server repairs a wrong total or a wrong expiry.
         repair: bool = true,
     }
 }
 
 slidegate::section! {
-    /// Settings of the check of Redis's memory.
+    /// Settings of the check of the memory of Redis.
     pub struct MemoryConfig("MonitorMemory") {
         /// Interval between two rounds, or `off`.
         every: Option<Duration> as Interval = Some(Duration::from_secs(60)),
-        /// Share of the memory above which entries that no longer count are removed.
+        /// Share of the memory of Redis. If more is in use, the server removes entries that no longer count.
         threshold: u32 as WholePercent { between(1, 100) } = 80,
-        /// Number of bytes that counts as 100 %. Default: `maxmemory` of Redis.
+        /// Memory size, in bytes, that is 100 % for `threshold`. Default: `maxmemory` of Redis.
         max_bytes: Option<u64> { between(1, u64::MAX).example("1073741824") },
     }
 }

@@ -99,38 +99,38 @@ slidegate::section! {
     pub(super) struct RedisSection("Redis", base: Written::default()) for Written {
         /// `redis://[user:password@]host:port[/db]`, or `rediss://` for TLS.
         url: Option<Url> { by_default("redis://127.0.0.1:6379").secret() },
-        /// Instead of `url`: a Redis Cluster, by the urls of some of its nodes.
+        /// Redis Cluster, instead of `url`: the URLs of some of its nodes.
         cluster: Option<Vec<Url>> { nonempty().of("url").example("[redis://a:6379, redis://b:6379]").secret() },
-        /// Instead of `url`: independent servers that share the keys.
+        /// Independent servers, instead of `url`. Each key is on one of them.
         shards: Option<Vec<Url>> { nonempty().of("url").example("[redis://a:6379, redis://b:6379]").secret() },
-        /// Instead of `url`: the primary that Redis Sentinel monitors.
+        /// Primary that Redis Sentinel monitors, instead of `url`.
         sentinel: Option<Sentinel> { example("{ master: main, nodes: [redis://a:26379] }") },
-        /// File with the password, instead of one in an address; with `sentinel`, that of the primary. It is read again when it
-        /// changes, and new connections use the new password.
+        /// File with the password. The URL then contains none. With `sentinel`, this is the password of the primary.
+        /// The server reads the file again when it changes, and new connections use the new password.
         [config] password_file: Option<PathBuf> { example("/run/secrets/redis-password") },
-        /// Certificates, for `rediss://`.
+        /// Certificates for `rediss://` URLs.
         [config] tls: RedisTlsFiles { example("{ ca: /etc/redis/ca.crt }") },
-        /// Number of connections.
+        /// Number of connections to each server.
         [config.options] connections: usize { between(1, 64) },
         /// Time limit for connecting.
         [config.options] connect_timeout: Duration { lasting(MILLISECOND, MINUTE) },
-        /// Time limit for a response.
+        /// Time limit for a response of Redis. After it, the outcome of the call is unknown.
         [config.options] response_timeout: Duration { lasting(MILLISECOND, MINUTE) },
         /// Idle time after which TCP sends keep-alive probes.
         [config.options] keep_alive: Duration { lasting(Micros::from_secs(1), DAY) },
         /// Interval between two health checks of a connection.
         [config.options] health_check: Duration { lasting(Micros::from_millis(100), DAY) },
-        /// Upper bound on concurrent calls.
+        /// Upper bound on the calls in flight.
         [config.options] max_in_flight: usize { between(1, 1_000_000) },
-        /// Time that a call waits when that bound is reached.
+        /// Upper bound on the time that a call waits while `max-in-flight` calls are in flight.
         [config.options] max_wait: Duration { lasting(Micros::ZERO, MINUTE) },
-        /// Upper bound on requests in one call.
+        /// Upper bound on the requests that one call decides.
         [config.options] batch_size: usize { between(1, MAX_BATCH_SIZE as u64) },
         /// Shortest time to live of a key.
         [config.options] min_expire: Duration { lasting(Micros::ZERO, YEAR) },
-        /// Time that a key is stored after its entries no longer count.
+        /// Time for which Redis keeps a key after its entries no longer count.
         [config.options] expire_buffer: Duration { lasting(Micros::ZERO, YEAR) },
-        /// Method that makes decisions atomic.
+        /// Redis commands that make a decision atomic.
         [config.options] mode: RedisMode,
         /// Prefix of every key.
         [config.options] prefix: String,
@@ -138,9 +138,9 @@ slidegate::section! {
 }
 
 slidegate::section! {
-    /// PEM files with certificates.
+    /// Certificates for connections with TLS. The files have the PEM format.
     pub(super) struct RedisTlsFiles("RedisTls") {
-        /// Certificate authorities to trust. Default: those of the system.
+        /// Certificates of the authorities to trust. Default: the authorities of the system.
         ca: Option<PathBuf> { example("/etc/redis/ca.crt") },
         /// Certificate of this client.
         cert: Option<PathBuf> { example("/etc/redis/client.crt") },

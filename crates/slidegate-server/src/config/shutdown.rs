@@ -10,13 +10,13 @@ const HOUR: Micros = Micros::from_secs(3_600);
 const MAX_LEAVE: Duration = Duration::from_secs(2);
 
 slidegate::section! {
-    /// Shutdown after SIGTERM or Ctrl-C. A second signal ends the process at once.
+    /// Shutdown of the server after SIGTERM or Ctrl-C. A second signal ends the process at once.
     pub struct ShutdownConfig("Shutdown") {
-        /// Time during which the server still accepts requests, but `/readyz` answers 503 and the health service of gRPC
-        /// NOT_SERVING, so that load balancers send no more.
+        /// Time between the signal and the closing of the listeners. The server still accepts requests, but `/readyz`
+        /// answers 503 and the health service of gRPC answers NOT_SERVING, so that load balancers stop sending requests.
         delay: Duration { lasting(Micros::ZERO, HOUR) } = Duration::ZERO,
-        /// Time limit for requests in flight, for returning leased permits and for leaving the other nodes, after the
-        /// listeners are closed.
+        /// Time limit for the steps after the listeners are closed: the server answers the requests in flight,
+        /// returns its leased permits, and tells the other nodes that it stops.
         timeout: Duration { lasting(Micros::from_millis(10), HOUR) } = Duration::from_secs(10),
     }
 }

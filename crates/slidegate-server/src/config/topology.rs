@@ -31,15 +31,15 @@ pub(super) fn topology(given: &mut Given<'_, Written>, reader: &mut Reader) -> O
 }
 
 slidegate::section! {
-    /// Primary that Redis Sentinel monitors.
+    /// The primary that Redis Sentinel monitors.
     pub(super) struct Sentinel("RedisSentinel", base: no_sentinel()) for RedisSentinel {
-        /// Name of the primary in the configuration of the sentinels.
+        /// Name of the primary (master name) in the configuration of the sentinels.
         master: String { required().nonempty().example("main") },
-        /// Urls of the sentinels, with their own users and passwords.
+        /// URLs of the sentinels. If the sentinels need a user and a password, these are in the URLs.
         nodes: Vec<Url> { required().nonempty().of("url").example("[redis://a:26379]").secret() },
-        /// User name at the primary.
+        /// User name for the primary.
         username: Option<String> { example("slidegate") },
-        /// Password at the primary.
+        /// Password for the primary.
         password: Option<Password> { example("\"secret\"").secret() },
     }
 }

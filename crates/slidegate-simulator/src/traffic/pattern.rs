@@ -20,21 +20,21 @@ pub(crate) const BEGIN: Micros = Micros::from_secs(946_684_800);
 /// Shape of a synthetic pattern.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Shape {
-    /// Evenly spaced, the clients in turn
+    /// Requests at equal intervals; the clients take turns
     Steady,
-    /// Independent random arrivals at the average rate
+    /// Random, independent requests at the average rate
     Poisson,
-    /// Twice the limit around the turn of a window, which a fixed window admits
+    /// As many requests as the limit shortly before a fixed window ends, and again shortly after
     BoundaryBurst,
-    /// Little traffic, then the full rate at once, then decreasing
+    /// Little traffic, then the full rate at once, which then decreases
     FlashSale,
-    /// Rising from zero to the rate
+    /// A rate that rises from zero to the given rate
     Ramp,
-    /// One client sends half of all requests without pause
+    /// One client sends about half of all requests
     Hammering,
-    /// Random arrivals: a few clients send many requests, many clients send few
+    /// Random requests; a few clients send many requests, many clients send few
     Zipf,
-    /// Exactly the times of --at
+    /// Requests at exactly the times of --at
     Timeline,
 }
 

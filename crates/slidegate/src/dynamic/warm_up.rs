@@ -24,9 +24,9 @@ const STEPS: [u64; 4] = [0, 3, 6, 8];
 crate::words! {
     /// Shape of the rise.
     pub enum RampShape default Linear {
-        /// A steady rise.
+        /// A rise at a constant rate.
         Linear = "linear",
-        /// Four steps, one for each quarter of the time: from 20 % that is 20, 50, 80 and 100 %.
+        /// Four steps, one for each quarter of `over`: with `from: 20%` these are 20, 50, 80 and 100 %.
         Steps = "steps",
     }
 }

@@ -75,7 +75,7 @@ impl Algorithm {
         match self {
             Algorithm::SlidingWindow => &Properties {
                 name: "sliding-window",
-                summary: "Exact: never more than the limit in any interval of the window's length.",
+                summary: "Exact: admits at most `limit` permits in any interval with the length of the window.",
                 storage: Storage::Log,
                 aligned_windows: 0,
             },
@@ -87,25 +87,25 @@ impl Algorithm {
             },
             Algorithm::SlidingCounter => &Properties {
                 name: "sliding-counter",
-                summary: "Approximate: the previous window counts in proportion; constant memory.",
+                summary: "Approximate: counts the current fixed window, and the part of the previous one that the sliding window still overlaps. It needs constant memory.",
                 storage: Storage::Counter { kind: 5, second: Some("p") },
                 aligned_windows: 2,
             },
             Algorithm::TimeSlice { .. } => &Properties {
                 name: "time-slice",
-                summary: "The window moves in steps of one slice; never over the limit, in constant memory.",
+                summary: "The window moves in steps of one slice. The algorithm never admits more than the limit, and needs constant memory.",
                 storage: Storage::Log,
                 aligned_windows: 0,
             },
             Algorithm::TokenBucket { .. } => &Properties {
                 name: "token-bucket",
-                summary: "Refills at a steady rate and allows a burst.",
+                summary: "A bucket of permits refills at a steady rate and allows a burst.",
                 storage: Storage::Counter { kind: 4, second: Some("g") },
                 aligned_windows: 0,
             },
             Algorithm::Concurrency => &Properties {
                 name: "concurrency",
-                summary: "Limits concurrent permits: each is held until it is released, or for the window.",
+                summary: "Limits the permits that are held at the same time. A permit is held until it is released, or until the window has passed.",
                 storage: Storage::Log,
                 aligned_windows: 0,
             },

@@ -36,7 +36,7 @@ crate::words! {
     pub enum Count default Admitted {
         /// Admitted requests only.
         Admitted = "admitted",
-        /// All requests, also denied ones: a client that keeps retrying stays denied.
+        /// Admitted and denied requests. So a client that keeps retrying stays denied.
         Attempts = "attempts",
     }
 }

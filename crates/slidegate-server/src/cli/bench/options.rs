@@ -21,26 +21,28 @@ const MAX_TIME: Micros = Micros::from_secs(24 * 3600);
 /// Arguments of `slidegate bench`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Without --rate the load is a closed loop: each caller sends its next request when the last one is answered.
-It finds the highest throughput. A stalled server receives fewer requests, so stalls hardly show.
-With --rate the load is an open loop: requests are sent on a schedule, also while answers are outstanding.
-Latency counts from the scheduled time, so a stall delays every request that was due during the stall.
+Without --rate the load is a closed loop: each caller sends its next request after the answer to its last request.
+This finds the highest throughput. While the server stalls, it receives fewer requests, so few latencies show the stall.
+With --rate the load is an open loop: requests are sent on a schedule, and do not wait for the answers to earlier requests.
+The latency is measured from the scheduled time, so every request that was due during a stall shows the stall.
 
-Every request is counted: under its resource, bench-0, bench-1, and so on, until its window has passed.
+The requests count for the resources bench-0, bench-1, and so on, until their window has passed.
 
 Examples:
-  slidegate bench                                          as fast as 64 callers can, over a thousand keys
-  slidegate bench --rate 5000 --distribution zipf          an open loop of five thousand requests per second, some keys hot
-  slidegate bench --store memory --callers 2 --keys 1      no network: the library in this process
-  slidegate bench --store redis://127.0.0.1:6379 --json    the throughput of Redis, for a script")]
+  slidegate bench                                          64 callers and a thousand keys, as fast as possible
+  slidegate bench --rate 5000 --distribution zipf          an open loop of 5,000 requests per second with some hot keys
+  slidegate bench --store memory --callers 2 --keys 1      the library in this process, without a network
+  slidegate bench --store redis://127.0.0.1:6379 --json    the throughput of Redis, as JSON")]
 pub(crate) struct BenchArgs {
-    /// The server to send requests to [env: SLIDEGATE_URL] [default: http://127.0.0.1:8080]
+    /// URL of the server that receives the requests [env: SLIDEGATE_URL] [default: http://127.0.0.1:8080]
     #[arg(long, conflicts_with_all = ["store", "config"])]
     url: Option<String>,
-    /// Use no server: decide in this process, and count in `memory` or in Redis, such as redis://127.0.0.1:6379
+    /// Call no Slidegate server. Decide in this process and count in `memory` or in Redis, such as
+    /// redis://127.0.0.1:6379
     #[arg(long)]
     store: Option<StoreKind>,
-    /// Decide in this process with the store and the ad-hoc bounds of this configuration file
+    /// Call no Slidegate server. Decide in this process with the store and the ad-hoc bounds of this configuration
+    /// file
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     #[command(flatten)]
@@ -51,19 +53,21 @@ pub(crate) struct BenchArgs {
     /// Distribution of the requests over the resources
     #[arg(long, value_enum, default_value_t = Spread::Uniform)]
     distribution: Spread,
-    /// Skew of zipf: the k-th key gets 1 / k ^ SKEW as many requests as the first [default: 1]
+    /// Skew of zipf. The k-th key gets the number of requests of the first key divided by k ^ SKEW [default: 1]
     #[arg(long)]
     skew: Option<f64>,
-    /// Seed of the keys: the same seed gives the same keys in the same order
+    /// Seed of the keys. The same seed gives the same keys in the same order
     #[arg(long, default_value_t = 0)]
     seed: u64,
-    /// Concurrent callers, each with its own connection; with --rate, the most requests that wait for an answer
+    /// Number of concurrent callers, each with its own connection. With --rate, upper bound on the requests that wait
+    /// for an answer
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u64).range(1..=10_000))]
     callers: u64,
-    /// Open loop: start this many requests per second, also while answers are outstanding
+    /// Start this many requests per second, without waiting for the answers to earlier requests (open loop)
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
     rate: Option<u64>,
-    /// Duration of the measurement [default: 10s, or until --requests are sent]; with both, whichever ends first
+    /// Duration of the measurement. With --requests, the measurement ends when the duration has passed or all
+    /// requests are sent [default: 10s, or until --requests are sent]
     #[arg(long)]
     duration: Option<Micros>,
     /// Number of requests to send
@@ -72,7 +76,7 @@ pub(crate) struct BenchArgs {
     /// Duration of the requests before the measurement [default: 1s, or 0s with --requests]
     #[arg(long)]
     warm_up: Option<Micros>,
-    /// Longest time for an answer; a longer one counts as an error
+    /// Time limit for an answer. A later answer counts as an error
     #[arg(long, default_value = "10s")]
     timeout: Micros,
     /// Print one JSON object instead of a table
@@ -85,7 +89,7 @@ pub(crate) struct BenchArgs {
 enum Spread {
     /// One key
     One,
-    /// All keys alike
+    /// All keys equally often
     Uniform,
     /// A few hot keys and a long tail, typical for users
     Zipf,
@@ -114,7 +118,7 @@ pub(super) enum TargetArgs {
 /// Fields that all requests have in common.
 #[derive(Clone, Debug, Args)]
 pub(super) struct RequestTemplate {
-    /// Prefix of the resource names: NAME-0, NAME-1, and so on; a new name starts with unused limits
+    /// Prefix of the resource names: NAME-0, NAME-1, and so on. The counts of a new name start from zero
     #[arg(long, value_name = "NAME", default_value = "bench")]
     pub(super) resource: String,
     /// Limit of each resource
@@ -123,7 +127,7 @@ pub(super) struct RequestTemplate {
     /// Window of each resource
     #[arg(long, default_value = "60s")]
     pub(super) window: Micros,
-    /// Permits of each request; 0 is a peek
+    /// Permits of each request. 0 is a peek
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(0..=MAX_LIMIT))]
     pub(super) permits: u64,
 }

@@ -20,11 +20,11 @@ use crate::store::AnyStore;
 #[command(after_help = "Examples:\n  \
     slidegate explain api=/login ip=1.2.3.4 user=alice\n  \
     slidegate explain --config rules.yaml api=/login ip=1.2.3.4\n\n\
-    Nothing is charged. If the server requires a token, set it in SLIDEGATE_TOKEN.")]
+    This command charges nothing. If the server requires a token, set it in SLIDEGATE_TOKEN.")]
 pub(crate) struct ExplainArgs {
     #[command(flatten)]
     request: RequestArgs,
-    /// Use the rules of this file with empty counts, instead of calling a server
+    /// Call no server. Use the rules of this file with empty counts
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// Print the explanation as JSON

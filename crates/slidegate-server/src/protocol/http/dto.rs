@@ -61,27 +61,26 @@ fn too_large(error: &(dyn std::error::Error + 'static)) -> bool {
     std::iter::successors(Some(error), |error| error.source()).any(|error| error.is::<LengthLimitError>())
 }
 
-/// A request for permits, limited by the rules that match its `attributes` or by its own limit for a
-/// `resource`.
+/// A request for permits. It has either `attributes`, which the rules match, or a `resource` with its own limit.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, expecting = "an object with `attributes` or `resource`")]
 #[schemars(rename = "Acquire", transform = require_attributes_or_resource)]
 pub(super) struct AcquireBody<'a> {
-    /// Attributes of the request, which the rules match and count by.
+    /// Attributes of the request. The rules match them and build keys from them.
     #[serde(borrow)]
     attributes: Option<Attributes<'a>>,
-    /// Resource to limit by the limit that the request carries.
+    /// Name of a resource that is limited by `limit` and `window` of this request.
     #[serde(borrow)]
     #[schemars(length(min = 1))]
     resource: Option<Cow<'a, str>>,
-    /// Limit for `resource`, within the bounds of `ad-hoc`.
+    /// Limit of `resource`, within the bounds of `ad-hoc`.
     limit: Option<JsonU64>,
-    /// Window for `resource`, within the bounds of `ad-hoc`: a duration such as `250ms`, `5s` or `1h`.
+    /// Window of `resource`, within the bounds of `ad-hoc`: a length of time such as `250ms`, `5s` or `1h`.
     #[serde(borrow)]
     window: Option<Cow<'a, str>>,
-    /// Number of permits; 0 only reads the state. Default: 1.
+    /// Number of permits. 0 is a peek, which charges nothing. Default: 1.
     permits: Option<JsonU64>,
-    /// Idempotency key: a repeated request with the same id is not charged again.
+    /// Id of the request (idempotency key). A retry with the same id is not charged again.
     #[serde(borrow)]
     #[schemars(length(min = 1, max = MAX_ID), pattern(r"^[A-Za-z0-9._:-]+$"))]
     id: Option<Cow<'a, str>>,
@@ -103,6 +102,7 @@ fn require_attributes_or_resource(schema: &mut Schema) {
 #[serde(deny_unknown_fields, expecting = "an object with `requests`")]
 #[schemars(rename = "Batch")]
 pub(super) struct BatchBody<'a> {
+    /// Requests, in the order in which they are decided.
     #[serde(borrow, deserialize_with = "bounded_batch")]
     #[schemars(length(max = MAX_BATCH))]
     pub(super) requests: Vec<AcquireBody<'a>>,

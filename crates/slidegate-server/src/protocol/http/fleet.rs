@@ -17,17 +17,17 @@ use crate::telemetry::stats::{Requests, Totals};
 /// Maximum number of rules in an answer: the busiest of the last minute.
 const MAX_RULES: usize = 1_000;
 
-/// All nodes that share a Redis, and the sums of their last seconds. The seconds of two nodes end up to a second apart.
+/// All nodes that share a Redis, and the sums of their last complete seconds. These seconds can end up to a second apart.
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "Fleet")]
 struct FleetBody {
-    /// Nodes by name. A node that has stopped, or that does not reach Redis, is listed for 5 s.
+    /// Nodes, sorted by name. A node is listed for 5 s after it has stopped or lost its connection to Redis.
     nodes: Vec<NodeBody>,
     #[serde(flatten)]
     requests: RequestsBody,
-    /// Sums of the rules with a decision in the last minute, by name. Each node reports its 50 busiest rules.
+    /// Sums of the rules that decided in the last minute, sorted by name. Each node reports only its 50 busiest rules.
     rules: Vec<RuleBody>,
-    /// Reason why the other nodes are not known.
+    /// Reason why the other nodes are not known, if they are not.
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<String>,
 }
@@ -46,17 +46,18 @@ struct NodeBody {
     age_ms: u64,
     /// Version of Slidegate.
     version: String,
-    /// Number of the edition of its rules. Nodes that read their rules from files count the editions themselves.
+    /// Number of the edition of the rules. If nodes read their rules from files, equal rules can have different numbers.
     edition: u64,
-    /// Hash of its rules, the same on every node that has the same rules.
+    /// Hash of the rules. It is the same on every node that has the same rules.
     hash: String,
-    /// Connection to Redis: `ok`, `degraded` (some servers are not used, or the node writes back after an outage) or `down`.
+    /// State of Redis: `ok`, `degraded` (some servers are not used, or the node writes back after an outage) or `down`
+    /// (no server is used).
     store: String,
     #[serde(flatten)]
     requests: RequestsBody,
-    /// Median duration of the decisions of the last second: the upper bound of its histogram bucket.
+    /// Median duration of the decisions of the last second, as the upper bound of a histogram bucket.
     p50_us: Option<u64>,
-    /// 99th percentile, also the upper bound of its histogram bucket.
+    /// 99th percentile of the duration of the decisions of the last second, as the upper bound of a histogram bucket.
     p99_us: Option<u64>,
 }
 
@@ -64,35 +65,45 @@ struct NodeBody {
 struct RequestsBody {
     /// Requests allowed in the last second.
     allowed: u64,
+    /// Requests denied in the last second.
     denied: u64,
-    /// Number of times a shadow rule would have denied a request in the last second.
+    /// Requests of the last second that a shadow rule would have denied, counted once for each shadow rule.
     would_deny: u64,
+    /// Requests allowed in the last minute.
     allowed_minute: u64,
+    /// Requests denied in the last minute.
     denied_minute: u64,
 }
 
-/// Sums of one rule over the nodes.
+/// Sums of one rule over all nodes.
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "FleetRule")]
 struct RuleBody {
+    /// Name of the rule.
     rule: String,
-    /// Nodes with a decision of the rule in the last minute.
+    /// Number of nodes on which the rule decided in the last minute.
     nodes: usize,
-    /// Requests of the last second that the rule had room for. Another rule may have denied them.
+    /// Requests of the last second that fit into the limit of the rule. Another rule may have denied them.
     allowed: u64,
+    /// Requests of the last second that the rule denied.
     denied: u64,
+    /// Requests of the last second that the rule would have denied, if it is a shadow rule.
     would_deny: u64,
-    /// Requests of the last second that the rule allowed and charged.
+    /// Requests of the last second that the rule charged.
     charged: u64,
+    /// The same as `allowed`, for the last minute.
     allowed_minute: u64,
+    /// The same as `denied`, for the last minute.
     denied_minute: u64,
+    /// The same as `would_deny`, for the last minute.
     would_deny_minute: u64,
+    /// The same as `charged`, for the last minute.
     charged_minute: u64,
-    /// Requests of the last minute that the rule had room for, but that another rule denied.
+    /// Requests of the last minute that fit into the limit of the rule, but that another rule denied.
     not_charged_minute: u64,
     /// Highest usage of a key in the last ten seconds, as a fraction of its limit.
     usage: Option<f64>,
-    /// Mean duration of its decisions in the last minute.
+    /// Mean duration of the decisions of the last minute in which the rule took part.
     mean_us: Option<f64>,
 }
 
@@ -102,7 +113,7 @@ pub(super) fn route() -> Route {
     let operation = Operation::new(
         Access::Api,
         "fleet",
-        "All nodes that share a Redis, and the sums of their statistics; without Redis, this node",
+        "All nodes that share a Redis, and the sums of their statistics. Without Redis, only this node",
     )
     .answers::<FleetBody>("200", "The nodes and the sums", &[EXAMPLE]);
     Route::new("/v1/fleet").get(fleet, operation)

@@ -14,23 +14,23 @@ use super::{Bounds, ClientSampler, FileRecording};
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Recording")]
 pub(crate) struct RecordArgs {
-    /// Record every decided request in this file, one JSON line each, for `slidegate simulate`; compressed if the name
-    /// ends in .gz. Attributes may be personal data: see --record-digest
+    /// Write a JSON line for every decided request to this file, for `slidegate simulate`. If the name ends in .gz,
+    /// the file is compressed. Attributes may be personal data: see --record-digest
     #[arg(long, value_name = "FILE")]
     record: Option<PathBuf>,
-    /// Record a percentage of the clients, with all requests of each, such as 10% or 0.5%
+    /// Record only a part of the clients, such as 10% or 0.5%, but all requests of each recorded client
     #[arg(long, value_name = "SHARE", default_value = "100%", requires = "record", value_parser = read_share)]
     record_sample: u32,
     /// Attributes that identify a client, such as ip [default: all attributes of a request]
     #[arg(long, value_name = "NAMES", requires = "record", value_delimiter = ',')]
     record_by: Vec<String>,
-    /// Attributes of which only a digest is recorded, such as ip,user; every recording has its own digest key
+    /// Attributes that are recorded only as a digest, such as ip,user. Each recording uses its own digest key
     #[arg(long, value_name = "NAMES", requires = "record", value_delimiter = ',')]
     record_digest: Vec<String>,
-    /// Stop after this many bytes before compression, such as 64MiB
+    /// Stop after this many bytes, such as 64MiB, measured before compression
     #[arg(long, value_name = "BYTES", default_value = "1GiB", requires = "record", value_parser = read_bytes)]
     record_size: u64,
-    /// Stop after this time, such as 10m [default: when the file is full, or the server stops]
+    /// Stop after this time, such as 10m [default: stop when --record-size is reached, or when the server stops]
     #[arg(long, value_name = "TIME", requires = "record", value_parser = read_time)]
     record_for: Option<Duration>,
     /// Replace an existing file

@@ -27,14 +27,14 @@ const TARGET_PREFIX: &str = "slidegate";
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Logs")]
 pub(crate) struct LogArgs {
-    /// Format of the logs on standard error: `text` for people; `json` for programs, one object per line, without a greeting
-    /// on standard output
+    /// Format of the logs on standard error: `text` for people, or `json` (one object per line) for programs. With
+    /// `json`, the server prints no greeting on standard output
     #[arg(long, value_name = "FORMAT", default_value = "text", env = "SLIDEGATE_LOG")]
     log: Format,
-    /// Lowest level that is logged; `debug` logs every decision
+    /// Lowest level that is logged. `debug` logs every decision
     #[arg(long, value_name = "LEVEL", default_value = "info", env = "SLIDEGATE_LOG_LEVEL")]
     log_level: Severity,
-    /// Log keys in full, such as login:ip=1.2.3.4, instead of a digest, such as login:#45b3aab71090eb3f
+    /// Log full keys such as login:ip=1.2.3.4, instead of their digests such as login:#45b3aab71090eb3f
     #[arg(long)]
     pub(crate) log_keys: bool,
     #[cfg(feature = "otel")]

@@ -31,11 +31,12 @@ const FINISH_TIMEOUT: Duration = Duration::from_secs(2);
 #[derive(Debug, Args)]
 #[command(next_help_heading = "OpenTelemetry")]
 pub(crate) struct ExportArgs {
-    /// Export a span of every decision to this collector, with OTLP over gRPC, such as http://127.0.0.1:4317
-    /// [env: OTEL_EXPORTER_OTLP_ENDPOINT]
+    /// Export a span for every decision to the collector at this URL, such as http://127.0.0.1:4317, with OTLP over
+    /// gRPC [env: OTEL_EXPORTER_OTLP_ENDPOINT]
     #[arg(long, value_name = "URL", value_parser = endpoint)]
     otlp: Option<String>,
-    /// Fraction of the traces to export, from 0 to 1, unless the caller's traceparent decides [default: 1]
+    /// Share of the traces to export, from 0 to 1. It has no effect on requests with a traceparent header, which
+    /// contains the sampling decision [default: 1]
     #[arg(long, value_name = "SHARE", value_parser = share)]
     otlp_ratio: Option<f64>,
 }

@@ -12,18 +12,18 @@ use super::cell;
 
 const INTRODUCTION: &str = "# Command line
 
-Every subcommand and flag of `slidegate`. This page is generated from the declarations in `crates/slidegate-server/src/cli`; a
-test compares it with them. `slidegate SUBCOMMAND --help` prints the same.
+This page lists every subcommand and flag of `slidegate`. It is generated from the declarations in `crates/slidegate-server/src/cli`; a
+test compares it with them. `slidegate SUBCOMMAND --help` prints the same texts.
 
-Environment variables without a flag:
+These environment variables have no flag, so that secrets do not appear in the list of processes:
 
 | variable | meaning |
 |---|---|
-| `SLIDEGATE_TOKEN` | token for decisions: the server asks for it, and `acquire`, `explain` and `bench` send it |
-| `SLIDEGATE_ADMIN_TOKEN` | token for changes of rules and counts, for `serve` |
-| `SLIDEGATE_RESERVATION_KEY` | key that signs reservations, for `serve` |
+| `SLIDEGATE_TOKEN` | token for decisions: `serve` requires it from clients, and `acquire`, `explain` and `bench` send it |
+| `SLIDEGATE_ADMIN_TOKEN` | token that `serve` requires for changes of rules and counts |
+| `SLIDEGATE_RESERVATION_KEY` | key with which `serve` signs reservations |
 
-Every setting of the configuration file has a variable, too: see [Configuration](configuration.md#environment-variables).
+Every setting of the configuration file has a variable, too. [Configuration](configuration.md#environment-variables) lists them.
 ";
 
 fn text(styled: Option<&StyledStr>) -> String {

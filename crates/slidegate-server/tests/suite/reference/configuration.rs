@@ -12,28 +12,35 @@ use slidegate_testkit::documents::compare;
 /// Text before the tables.
 const INTRODUCTION: &str = "# Configuration
 
-Every field of the configuration file, in the order of its sections. A file needs `rules`; everything else is optional. A field
-that is null counts as not given. `slidegate validate FILE` reports every mistake with its line and column; `slidegate schema`
+This page lists every field of the configuration file, in the order of its sections. A file needs `rules`; all other fields are optional. A
+field with the value `null` counts as absent. `slidegate validate FILE` reports every mistake with its line and column. `slidegate schema`
 prints the JSON Schema for editors. This page is generated from the declarations in `crates/slidegate/src/rules/spec` and
 `crates/slidegate-server/src/config`; a test compares it with them.
 
-A length of time is a number and a unit, such as `250ms`, `5s` or `1h 30m`. A percentage has a percent sign.
+The tables use these types, among others:
+
+| type | value |
+|---|---|
+| flag | `true` or `false` |
+| length of time | a number and a unit, such as `250ms`, `5s` or `1h 30m` |
+| percentage | a number with a percent sign, such as `80%` |
+| section | a mapping whose fields are in a table of their own, further below |
 
 ## Environment variables
 
-Every setting has an environment variable: `SLIDEGATE_` and its path in upper case, with `_` for dots and hyphens. The tables below list
-them. Rules have no variables; `SLIDEGATE_CONFIG` is the path of the file. A flag comes before a variable, a variable before the
-file, and the file before the default.
+Every setting has an environment variable. Its name is `SLIDEGATE_` and the path of the setting in upper case, with `_` instead of dots and
+hyphens. The tables below list the variables. `SLIDEGATE_CONFIG` is the path of the configuration file. Rules have no variables. If a setting
+is given in several places, a flag takes precedence over a variable, and a variable over the file.
 
-- A text, a length of time and a word are written without quotes, a number and a flag as in the file.
-- A list or a mapping is YAML or JSON, and replaces the whole list or mapping of the file:
+- Write a text, a length of time and a word without quotes. Write a number and a flag as in the file.
+- Write a list or a mapping as YAML or JSON. It replaces the whole list or mapping of the file:
   `SLIDEGATE_REDIS_CLUSTER='[redis://a:6379, redis://b:6379]'`.
-- An empty variable is an error: unset it instead. Mistakes name the variable.
-- If `store` is an address, it replaces that in the section `redis`. Two variables with an address of Redis are an error.
-- The server logs a warning for each variable whose name begins with `SLIDEGATE_` and that nothing reads, except the variables that
-  Kubernetes sets for a service (`SLIDEGATE_SERVICE_HOST`, `SLIDEGATE_PORT`).
+- An empty variable is an error. To use the default, unset the variable. The message about a mistake names the variable.
+- If `store` is an address, it replaces the address in the section `redis`. It is an error if two variables give an address of Redis.
+- The server logs a warning for each variable whose name begins with `SLIDEGATE_` and that it does not know. Variables that Kubernetes
+  sets for a service (`SLIDEGATE_SERVICE_HOST`, `SLIDEGATE_PORT`) cause no warning.
 
-`slidegate config` prints the effective configuration with the origin of each value. Secrets are masked.
+`slidegate config` prints the effective configuration with the origin of each value. It masks secrets.
 
 ```console
 $ SLIDEGATE_GUARD_NODES=3 slidegate config --no-rules | grep -E 'nodes:|deadline:'
@@ -43,9 +50,10 @@ $ SLIDEGATE_GUARD_NODES=3 slidegate config --no-rules | grep -E 'nodes:|deadline
 
 ## Variables and files in values
 
-In the settings of the file, `${NAME}` stands for a variable, and `${file:/path}` for the content of a file of at most 64 KiB, without the
-line break at its end. `$${` stands for `${`. Inside of `{ }` and `[ ]` the value must be in quotes. A variable that is not set, and a file that
-is missing or empty, is an error with line and column. In a URL, special characters of a password are percent-encoded.
+In the settings of the file, `${NAME}` stands for the value of an environment variable. `${file:/path}` stands for the content of a file, without
+the line break at its end; the file may have at most 64 KiB. `$${` stands for `${`. Inside `{ }` and `[ ]`, put such a value in quotes. If a
+variable is not set, or if a file is missing or empty, the server reports an error with line and column. In a URL, special characters of a
+password must be percent-encoded.
 
 ```yaml
 store: redis
@@ -54,8 +62,9 @@ redis:
   connections: ${REDIS_CONNECTIONS}
 ```
 
-Rules are not changed: they mean the same on every node, in `slidegate simulate` and in `PUT /v1/rules`. `slidegate validate` replaces
-references like the server. `simulate` and `explain --config`, which need only the rules, do not read sections with references.
+In rules, these references are not replaced, so rules mean the same on every node, in `slidegate simulate` and in `PUT /v1/rules`.
+`slidegate validate` replaces references in the same way as the server. `slidegate simulate` and `slidegate explain --config` need only the rules,
+so they do not read sections that contain references.
 ";
 
 /// Readable name of a field's type.

@@ -4,35 +4,35 @@ use crate::Micros;
 use crate::rules::{AdHoc, Bounds};
 
 crate::section! {
-    /// Bounds for requests that give their own limit.
+    /// Default and bounds for requests that give their own limit and window.
     pub struct AdHocFile("AdHoc", dotted: true) {
-        /// Limits.
+        /// Default and bounds of the limit.
         limit: Bounds<u64> as LimitBounds = AdHoc::default().limit(),
-        /// Windows.
+        /// Default and bounds of the window.
         window: Bounds<Micros> as WindowBounds = AdHoc::default().window(),
     }
 }
 
 crate::section! {
-    /// Default and bounds of limits.
+    /// Default and bounds of the limit that a request may give.
     struct LimitBounds("LimitBounds", dotted: true, base: AdHoc::default().limit()) for Bounds<u64> {
-        /// Used if a request gives none.
+        /// Limit of a request that gives none.
         default: u64,
-        /// The lowest value a request may give.
+        /// The lowest limit that a request may give.
         min: u64,
-        /// The highest value a request may give.
+        /// The highest limit that a request may give.
         max: u64,
     }
 }
 
 crate::section! {
-    /// Default and bounds of windows.
+    /// Default and bounds of the window that a request may give.
     struct WindowBounds("WindowBounds", dotted: true, base: AdHoc::default().window()) for Bounds<Micros> {
-        /// Used if a request gives none.
+        /// Window of a request that gives none.
         default: Micros,
-        /// The lowest value a request may give.
+        /// The shortest window that a request may give.
         min: Micros,
-        /// The highest value a request may give.
+        /// The longest window that a request may give.
         max: Micros,
     }
 }

@@ -8,58 +8,61 @@ use crate::dynamic::adaptive::{MAX_FACTOR, MAX_SMOOTH, MIN_SMOOTH, WHOLE};
 use crate::{Adaptive, Error, Micros};
 
 crate::section! {
-    /// Settings by which a limit follows the load.
+    /// Settings of a limit that follows the load.
     pub(super) struct AdaptiveFile("Adaptive", dotted: true, base: Adaptive::default()) for Adaptive {
-        /// CPU use: spare capacity below `low`, overload from `high` on. Or `off`.
+        /// Thresholds of the CPU use: below `low` the host has spare capacity, at `high` and above it is overloaded.
+        /// Or `off`.
         cpu: CpuUse,
-        /// Memory use: spare capacity below `low`, overload from `high` on. Or `off`.
+        /// Thresholds of the memory use: below `low` the host has spare capacity, at `high` and above it is
+        /// overloaded. Or `off`.
         memory: MemoryUse,
-        /// Reported latencies: spare capacity below `low`, overload from `high` on. Or `gradient`, or `off`.
+        /// Thresholds of the reported latencies: below `low` there is spare capacity, at `high` and above there is
+        /// overload. Or a `tolerance`, or `gradient`, or `off`.
         latency: ReportedLatency,
-        /// Lowest share of the limit.
+        /// Lower bound of the factor by which the limit is multiplied.
         min: Percent { between(WHOLE as u64 / 100, WHOLE as u64) },
-        /// Highest share of the limit.
+        /// Upper bound of the factor by which the limit is multiplied.
         max: Percent { between(WHOLE as u64, MAX_FACTOR as u64) },
-        /// Strength with which the thresholds act.
+        /// Weight of the changes that `below` and `above` cause. `0.5` applies half of each change.
         sensitivity: Hundredths { between(1, 1_000) },
-        /// Time constant of a fall: after this time the limit has covered two thirds of the distance. A rise takes three times
-        /// as long.
+        /// Time in which a falling limit covers about two thirds of the distance to its new value. A rising limit
+        /// takes three times as long.
         smooth: Micros { lasting(MIN_SMOOTH, MAX_SMOOTH) },
     }
 }
 
 crate::section! {
-    /// Thresholds of spare capacity and of overload: shares of the CPU or the memory.
+    /// Thresholds of spare capacity and of overload, as shares of the CPU or of the memory.
     struct ShareThresholds("ShareThresholds", dotted: true, base: CpuUse::DEFAULT) for Thresholds {
         /// Below this value there is spare capacity.
         low: Share { by_default("").example("50%") },
-        /// From this value on the server is overloaded.
+        /// At this value and above, there is overload.
         high: Share { by_default("").example("80%") },
-        /// Share of the limit with spare capacity.
+        /// Factor by which the limit is multiplied while there is spare capacity.
         below: Percent { by_default("").example("120%") },
-        /// Share of the limit under overload.
+        /// Factor by which the limit is multiplied during overload.
         above: Percent { by_default("").example("70%") },
     }
 }
 
 crate::section! {
-    /// Thresholds of spare capacity and of overload: latencies.
+    /// Thresholds of spare capacity and of overload, as latencies.
     struct LatencyThresholds("LatencyThresholds", dotted: true, base: Thresholds::LATENCY) for Thresholds {
         /// Below this value there is spare capacity.
         low: Latency,
-        /// From this value on the server is overloaded.
+        /// At this value and above, there is overload.
         high: Latency,
-        /// Share of the limit with spare capacity.
+        /// Factor by which the limit is multiplied while there is spare capacity.
         below: Percent,
-        /// Share of the limit under overload.
+        /// Factor by which the limit is multiplied during overload.
         above: Percent,
     }
 }
 
 crate::section! {
-    /// Tolerance of latencies relative to their long-run floor.
+    /// Tolerance for latencies, relative to their floor (the lowest latency over a long time).
     struct Tolerance("Tolerance", dotted: true) {
-        /// From `110%` to `10000%`.
+        /// Latency that is still tolerated, as a share of the floor: from `110%` to `10000%`.
         tolerance: u32 as Percent { required().example("200%") },
     }
 }
@@ -125,7 +128,7 @@ macro_rules! host_use {
             type Value = Option<Thresholds>;
 
             fn kind(terms: &Terms) -> Kind {
-                let off = words("Off", &[("off", "The input is ignored.")]);
+                let off = words("Off", &[("off", "The limit does not depend on this value.")]);
                 Kind::Union("Shares", vec![ShareThresholds::kind(terms), off])
             }
 
@@ -158,7 +161,7 @@ crate::field_type! {
     kind: |terms| {
         let words = words(
             "LatencyWord",
-            &[("gradient", "Up to twice the floor."), ("off", "Latencies are ignored.")],
+            &[("gradient", "The same as `tolerance: 200%`: latencies of up to twice the floor are tolerated."), ("off", "The limit does not depend on latencies.")],
         );
         Kind::Union("Latencies", vec![LatencyThresholds::kind(terms), Tolerance::kind(terms), words])
     },

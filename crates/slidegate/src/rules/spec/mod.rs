@@ -24,11 +24,11 @@ use crate::common::yaml::{Fields, Node, Reader};
 crate::section! {
     /// Rules, and the settings that belong to them. A file may have other fields, which the server reads.
     pub struct RulesFile("RulesFile") {
-        /// Bounds for requests that give their own limit.
+        /// Default and bounds for requests that give their own limit and window.
         ad_hoc: AdHocFile,
         /// Policy for a request that no rule matches.
         unmatched: Option<Unmatched> { by_default("warn") },
-        /// Part of a server's reply; without effect in a file.
+        /// Part of a response of the server. It has no effect in a file.
         edition: () as Ignored,
         /// Rules, in the order in which they are evaluated.
         rules: () as RuleList { required() },

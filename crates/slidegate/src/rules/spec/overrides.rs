@@ -12,11 +12,11 @@ use crate::rules::Rule;
 crate::section! {
     /// Another limit for one key.
     pub struct OverrideFile("Override") {
-        /// The value of each key attribute of the rule.
+        /// Value of each attribute in the `key` of the rule.
         key: BTreeMap<String, String> as KeyValues { required().example("{ ip: 10.0.0.1 }") },
-        /// The limit of this key. Default: the limit of the rule.
+        /// Limit of this key. Default: the limit of the rule.
         limit: Option<u64> { between(1, MAX_LIMIT).example("1000") },
-        /// The burst of this key. Default: the burst of the rule.
+        /// Burst of this key. Default: the burst of the rule.
         burst: Option<u64> { between(1, MAX_LIMIT).example("20") },
     }
 }

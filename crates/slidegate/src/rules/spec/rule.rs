@@ -22,55 +22,61 @@ const LABEL: &str = "^[A-Za-z0-9][A-Za-z0-9._/-]{0,63}$";
 crate::section! {
     /// A rule: its conditions, its key and its limit.
     pub struct RuleFile("Rule", one_of: &[&["limit", "window"], &["unlimited"], &["blocked"]]) {
-        /// Letters, digits, `.`, `_`, `/` and `-`; unique among the rules.
+        /// Name of the rule, different from the names of all other rules. It may have letters, digits, `.`, `_`, `/`
+        /// and `-`.
         name: Option<String> { required().like(LABEL).example("login-per-ip") },
-        /// Attributes and their required values: a value, a list of values, or a prefix that ends in `*`.
+        /// Attributes and the values that they must have: for each attribute a value, a list of values, or a prefix
+        /// that ends in `*`.
         r#match: Vec<(String, Vec<Pattern>)> as Conditions { example("{ api: /login }") },
-        /// The attributes that separate the counts; without a key all requests are counted together.
+        /// Attributes whose values separate the counts. Each combination of values has its own count. Without a key,
+        /// the rule has one count for all requests.
         key: Vec<String> { of("an attribute name").example("[ip]") },
-        /// Applies only to requests without attributes other than those in `match` and `key`.
+        /// If true, the rule applies only to requests that have no other attributes than those in `match` and `key`.
         only: Option<bool> { by_default("false") },
-        /// Only the first applicable rule of a group is evaluated.
+        /// Group of the rule. If several rules of a group apply to a request, only the first of them is evaluated.
         group: Option<String> { like(LABEL).example("per-ip") },
-        /// Other rules, which are not evaluated if this one applies.
+        /// Names of other rules. If this rule applies to a request, those rules are not evaluated.
         replaces: Vec<String> { of("a rule name").example("[everybody]") },
-        /// Instead of `limit` and `window`: counts nothing and denies nothing.
+        /// If true, the rule counts nothing and denies nothing. `limit` and `window` must then be absent.
         unlimited: Option<bool> { by_default("false") },
-        /// Instead of `limit` and `window`: counts nothing and denies everything.
+        /// If true, the rule counts nothing and denies every request. `limit` and `window` must then be absent.
         blocked: Option<bool> { by_default("false") },
-        /// An attribute in `key`. Rules with the same tag store their counts for one value of it in one slot of a
-        /// cluster, or on one server.
+        /// One of the attributes in `key`. All rules with this tag store the counts for one value of the attribute
+        /// together: in one slot of a cluster, or on one server.
         tag: Option<String> { belongs_to("limit").example("tenant") },
-        /// Permits per window; the refill of a token bucket.
+        /// Number of permits in a window. With `token-bucket`: number of permits that return in a window. With
+        /// `concurrency`: number of permits that can be held at the same time.
         limit: Option<u64> { belongs_to("limit").between(1, MAX_LIMIT).example("100") },
-        /// A length of time such as `250ms`, `5s` or `1h`.
+        /// Length of the window, such as `250ms`, `5s` or `1h`. With `concurrency`: time after which a permit that was
+        /// neither released nor extended becomes free.
         window: Option<Micros> { belongs_to("limit").lasting(MIN_WINDOW, MAX_WINDOW).example("1m") },
         /// The counting algorithm.
         algorithm: Option<AlgorithmName> { belongs_to("limit").by_default("sliding-window") },
-        /// `token-bucket` only: the capacity of the bucket. Default: the limit.
+        /// Capacity of the bucket; only with `token-bucket`. Default: the limit.
         burst: Option<u64> { belongs_to("limit").between(1, MAX_LIMIT).example("20") },
-        /// `time-slice` only: the number of slices in the window.
+        /// Number of slices in the window; only with `time-slice`.
         slices: Option<u32> { belongs_to("limit").between(2, MAX_SLICES as u64).by_default("10") },
-        /// Counts admitted requests only, or denied requests too.
+        /// Requests that the rule counts.
         count: Option<Count> { belongs_to("limit").by_default("admitted") },
-        /// The code of a denial.
+        /// Field `code` in the response to a request that the rule denies.
         code: Option<NonZeroU32> { by_default("429") },
-        /// Enforces the limit, only observes, or is off.
+        /// Effect of the rule: it enforces its limit, only observes, or is off.
         mode: Option<Mode> { by_default("enforce") },
-        /// Another rule that this rule may replace later: requests that it would decide differently are counted. `mode`
-        /// is then `shadow`, unless it is `off`.
+        /// Name of another rule that this rule may replace later. The server counts the requests that this rule would
+        /// decide differently. The default of `mode` is then `shadow`.
         shadow_of: Option<String> { belongs_to("limit").example("everybody") },
-        /// Storage format in Redis: `packed` for `sliding-window` only.
+        /// Storage format in Redis.
         encoding: Option<Encoding> { belongs_to("limit").by_default("zset") },
-        /// Behaviour while Redis cannot decide. Default: the setting in `guard`.
+        /// Decision while Redis does not answer. Default: `guard.on-error`.
         on_error: Option<OnError> { belongs_to("limit") },
-        /// Lets each node take permits in advance: for `sliding-window`, which is then counted in slices, or `time-slice`.
+        /// Permits that each node may take in advance. Only with `time-slice` and `sliding-window`; a sliding window
+        /// is then counted in slices.
         lease: Option<LeaseFile> { belongs_to("limit").example("{ permits: 10, ttl: 100ms }") },
-        /// Raises the limit gradually after a cold start; not with `token-bucket`.
+        /// Gradual rise of the limit after a cold start. Not with `token-bucket`.
         warm_up: Option<WarmUpFile> { belongs_to("limit").example("{ from: 20%, over: 30s }") },
-        /// Lets the limit follow the load; not with `lease`.
+        /// Limit that follows the load of the servers. Not with `lease`.
         adaptive: Option<Adaptive> as Option<AdaptiveFile> { belongs_to("limit").example("{}") },
-        /// Other limits for single keys.
+        /// Other limits for some keys.
         overrides: Overrides as Overrides {
             belongs_to("limit").example("[{ key: { ip: 10.0.0.1 }, limit: 1000 }]")
         },
@@ -80,9 +86,9 @@ crate::section! {
 crate::section! {
     /// Permits that a node may take in advance.
     pub struct LeaseFile("Lease", dotted: true) {
-        /// The most permits that one node takes at once.
+        /// Upper bound on the permits that one node takes at once.
         permits: u32 { required().between(2, MAX_LEASE as u64).example("10") },
-        /// Time for which a node may keep them; must divide the window evenly.
+        /// Time for which a node may keep these permits. The window must be a multiple of it.
         ttl: Micros { required().example("100ms") },
     }
 }

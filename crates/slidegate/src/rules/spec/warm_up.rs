@@ -9,14 +9,14 @@ const MILLISECOND: Micros = Micros::from_millis(1);
 crate::section! {
     /// Gradual rise of a limit after a cold start.
     pub struct WarmUpFile("WarmUp", dotted: true) {
-        /// Start of the rise: a share of the limit such as `20%`.
+        /// Limit at the start of the rise, as a share of the full limit, such as `20%`.
         from: u32 as WholePercent {
             required().between(1, 99).like(r"^[1-9][0-9]?(\.0{1,2})? *%$").example("20%")
         },
-        /// Time until the full limit.
+        /// Duration of the rise, until the full limit is reached.
         over: Micros { required().lasting(MILLISECOND, MAX_OVER).example("30s") },
-        /// Time without any admission after which the limit is cold again: at least the window. Default: a minute, or
-        /// the window if that is longer.
+        /// Time without any admission after which the limit is cold again. It must be at least the window. Default: a
+        /// minute, or the window if the window is longer.
         idle: Option<Micros> { lasting(MILLISECOND, MAX_IDLE).example("5m") },
         /// Shape of the rise.
         shape: RampShape,

@@ -16,13 +16,14 @@ const MAX_NOTE_BYTES: usize = 1 << 40;
 crate::words! {
     /// Policy for a new key when the store is full and no key is idle.
     pub enum OnFull default Share {
-        /// New keys of one rule share a bounded number of counters, which a secret hash of the key selects. Such a key
-        /// may be denied because of the other keys. No key is ever admitted more than its limit.
+        /// New keys of one rule share a bounded number of counters. A secret hash of the key selects the counter.
+        /// Such a key may be denied because of other keys that use the same counter. But no key is admitted more than
+        /// its limit.
         Share = "share",
-        /// A new key is denied until there is room.
+        /// A request of a new key is denied until there is room.
         Deny = "deny",
-        /// The key that was inserted last makes room, although it still counts something. It starts again from zero, and
-        /// may then be admitted more than its limit.
+        /// The store removes the key that it inserted last, although this key still counts something. If the removed
+        /// key comes again, its count starts from zero, so it may be admitted more than its limit.
         Evict = "evict",
     }
 }

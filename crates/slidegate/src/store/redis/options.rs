@@ -22,10 +22,10 @@ const MAX_SERVERS: usize = 1_000;
 crate::words! {
     /// Mechanism that makes decisions atomic.
     pub enum RedisMode default Script {
-        /// By a script: one round trip.
+        /// A script makes the decision in one round trip.
         Script = "script",
-        /// By WATCH, MULTI and EXEC, for servers and proxies that do not run scripts: several round trips, and
-        /// concurrent callers of one key cause retries.
+        /// WATCH, MULTI and EXEC, for servers and proxies that do not run scripts. A decision takes several round
+        /// trips, and concurrent callers of one key cause retries.
         Transaction = "transaction",
     }
 }
