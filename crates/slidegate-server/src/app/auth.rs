@@ -25,9 +25,9 @@ impl Token {
 pub enum TokenKind {
     /// The client sent no token.
     None,
-    /// A token for calls.
+    /// The client may make calls for decisions.
     Client,
-    /// A token for calls and changes.
+    /// The client may make all calls, including changes of rules and counts.
     Admin,
     /// The server does not know the token.
     Wrong,

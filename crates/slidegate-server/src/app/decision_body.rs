@@ -11,15 +11,17 @@ use crate::store::AnyStore;
 /// Fields that every JSON of a decision begins with.
 #[derive(Debug, Serialize, Deserialize, JsonSchema)]
 pub(crate) struct OutcomeBody<'d> {
+    /// True if the request is allowed.
     pub(crate) allowed: bool,
-    /// 0 if allowed, otherwise the code of the rule that denied. 429 if no rule matches and `unmatched` is
-    /// `deny`.
+    /// 0 if the request is allowed, otherwise the `code` of the rule that denied. 429 if the request is denied
+    /// because no rule matches.
     pub(crate) code: u32,
-    /// Rule that denied; null also if no rule matches and `unmatched` is `deny`.
+    /// Name of the rule that denied. Null if the request is allowed, or denied because no rule matches.
     pub(crate) denied_by: Option<Cow<'d, str>>,
-    /// Exact time until the request could be allowed, rounded up.
+    /// Time until the same request could be allowed if no other request arrives, rounded up. 0 if the request is
+    /// allowed.
     pub(crate) retry_after_ms: u64,
-    /// `false` if `retry_after_ms` is a lower bound. Absent if it is exact.
+    /// `false` if `retry_after_ms` is a lower bound or an estimate, otherwise absent.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub(crate) retry_after_exact: Option<bool>,
 }
@@ -42,10 +44,11 @@ impl<'d> From<&'d Decision> for OutcomeBody<'d> {
 pub(crate) struct DecisionBody<'d> {
     #[serde(flatten)]
     outcome: OutcomeBody<'d>,
-    /// Every rule that was evaluated, in order.
+    /// Limits of all rules that were evaluated, in the order of the rules.
     #[schemars(with = "Vec<LimitBody<'_>>")]
     limits: LimitsBody<'d>,
-    /// Signed reservation for `settle`, `release` and `extend`, to be sent back unchanged.
+    /// Signed text for `settle`, `release` and `extend`, which must be sent back unchanged. Null if nothing was
+    /// charged that can be settled.
     reservation: Option<String>,
     /// Component that decided: `store`, `no-rule`, `blocked`, `deny-cache`, `lease`, `local`, `fail-open` or
     /// `fail-closed`.
@@ -72,17 +75,19 @@ impl Serialize for LimitsBody<'_> {
     }
 }
 
-/// One rule's part in a decision.
+/// Result of one rule in a decision.
 #[derive(Debug, Serialize, Deserialize, JsonSchema)]
 #[schemars(rename = "Limit")]
 pub(crate) struct LimitBody<'d> {
+    /// Name of the rule.
     pub(crate) rule: Cow<'d, str>,
-    /// Key that the request is counted under; see `/v1/keys/{key}`.
+    /// Key of the count. `/v1/keys/{key}` shows it.
     pub(crate) key: Cow<'d, str>,
+    /// Highest number of permits that can be in use now.
     pub(crate) limit: u64,
     #[serde(flatten)]
     pub(crate) usage: UsageBody,
-    /// Only for shadow rules: true if the rule would have denied.
+    /// Only for shadow rules: true if the rule would have denied the request.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub(crate) would_deny: Option<bool>,
 }
@@ -102,14 +107,16 @@ impl<'d> From<Limit<'d>> for LimitBody<'d> {
 /// Usage of a limit under one key.
 #[derive(Debug, Default, Serialize, Deserialize, JsonSchema)]
 pub(crate) struct UsageBody {
+    /// Permits in use, including those of this request if it was charged.
     pub(crate) used: u64,
+    /// Permits that are still available.
     pub(crate) remaining: u64,
-    /// Time until the request fits within this limit.
+    /// Time until the request fits within this limit if no other request arrives.
     pub(crate) retry_after_ms: u64,
-    /// `false` if `retry_after_ms` is a lower bound. Absent if it is exact.
+    /// `false` if `retry_after_ms` is a lower bound or an estimate, otherwise absent.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub(crate) retry_after_exact: Option<bool>,
-    /// Time until nothing is counted under the key any more.
+    /// Time until the count of the key is zero if no other request arrives.
     pub(crate) reset_after_ms: u64,
 }
 
@@ -133,14 +140,15 @@ pub(crate) struct ReceivedDecision {
     pub(crate) limits: Vec<LimitBody<'static>>,
 }
 
-/// Body of a denial without the rule. Proxies forward it to their clients.
+/// Body of a denial for proxies, which forward it to their clients. It does not name the rule.
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "Denial")]
 pub(crate) struct DenialBody {
     /// `false`
     allowed: bool,
-    /// Code of the rule that denied.
+    /// `code` of the rule that denied.
     code: u32,
+    /// Time until the same request could be allowed if no other request arrives, rounded up.
     retry_after_ms: u64,
 }
 

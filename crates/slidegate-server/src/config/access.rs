@@ -9,8 +9,8 @@ slidegate::section! {
         /// File of tokens, one per line. Only clients with one of these tokens may call the API. Default: any client.
         /// Like all files with secrets, it is read again when it changes.
         tokens_file: Option<PathBuf> { example("/etc/slidegate/tokens") },
-        /// File of tokens, one per line, that allow changes of rules and counts. The token in `SLIDEGATE_ADMIN_TOKEN`
-        /// is valid too.
+        /// File of tokens, one per line. Clients with one of these tokens may change rules and counts. The token in
+        /// `SLIDEGATE_ADMIN_TOKEN` is valid, too.
         admin_tokens_file: Option<PathBuf> { example("/etc/slidegate/admin-tokens") },
     }
 }

@@ -86,9 +86,9 @@ slidegate::section! {
 slidegate::words! {
     /// Treatment of a part of a path.
     enum Strip default Strip {
-        /// The part is removed.
+        /// This part of the path is removed.
         Strip = "strip",
-        /// The part stays.
+        /// This part of the path stays.
         Keep = "keep",
     }
 }

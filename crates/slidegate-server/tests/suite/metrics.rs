@@ -50,7 +50,15 @@ fn documented() -> Families {
         let [name, kind, labels, help] = cells[..] else { panic!("a row has four cells: {row}") };
         let labels = labels.split(", ").map(|label| label.trim_matches('`').to_owned());
         let labels = labels.filter(|label| !label.is_empty()).collect();
-        (name.trim_end_matches('`').to_owned(), (kind.to_owned(), help.to_owned(), labels))
+        let name = name.trim_end_matches('`');
+        // The page has the names of the series, and the server describes the families.
+        let suffix = match kind {
+            "counter" => "_total",
+            "info" => "_info",
+            _ => "",
+        };
+        let family = name.strip_suffix(suffix).unwrap_or_else(|| panic!("{name} ends in {suffix}"));
+        (family.to_owned(), (kind.to_owned(), help.to_owned(), labels))
     };
     rows.map(row).collect()
 }

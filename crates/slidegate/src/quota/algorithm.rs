@@ -99,7 +99,7 @@ impl Algorithm {
             },
             Algorithm::TokenBucket { .. } => &Properties {
                 name: "token-bucket",
-                summary: "Refills at a steady rate and allows a burst.",
+                summary: "A bucket of permits refills at a steady rate and allows a burst.",
                 storage: Storage::Counter { kind: 4, second: Some("g") },
                 aligned_windows: 0,
             },

@@ -5,22 +5,22 @@ use serde::{Deserialize, Serialize};
 
 use crate::app::decision_body::{OutcomeBody, UsageBody};
 
-/// Decision that a request would get now, and the verdict of each rule.
+/// Decision that the request would get now, and the verdict of each rule.
 #[derive(Debug, Serialize, Deserialize, JsonSchema)]
 #[schemars(rename = "Explanation")]
 pub(crate) struct ExplanationBody {
     #[serde(flatten)]
     pub(crate) outcome: OutcomeBody<'static>,
-    /// True if the request asks for more permits than the denying rule ever has: waiting does not help.
+    /// True if the request asks for more permits than a rule ever allows, so waiting does not help.
     pub(crate) never: bool,
     /// Number of permits that the request asks for.
     pub(crate) permits: u64,
-    /// Component that decides, as in a decision.
+    /// Component that would decide, as in a decision.
     pub(crate) source: String,
-    /// If no rule matches the request: `allow`, `warn` or `deny`, as the rules say for such requests.
+    /// Policy `unmatched` of the rules (`allow`, `warn` or `deny`), if no rule matches the request.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub(crate) unmatched: Option<String>,
-    /// Every rule that applies, and rules that do not, in order.
+    /// Rules that apply and rules that do not, in the order of the rules.
     pub(crate) rules: Vec<RuleBody>,
     /// Number of rules that are not listed. At most 1,000 rules that do not apply are listed, and at most 2,000 rules
     /// in total.
@@ -31,16 +31,18 @@ pub(crate) struct ExplanationBody {
 #[derive(Debug, Serialize, Deserialize, JsonSchema)]
 #[schemars(rename = "RuleExplanation")]
 pub(crate) struct RuleBody {
+    /// Name of the rule.
     pub(crate) rule: String,
+    /// `enforce`, `shadow` or `off`.
     pub(crate) mode: String,
     pub(crate) verdict: VerdictBody,
     /// Reason why the rule does not apply, for programs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) reason: Option<ReasonBody>,
-    /// The same reason as text, for people.
+    /// Reason why the rule does not apply, for people.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) why: Option<String>,
-    /// Count under the request's key, if the rule counts.
+    /// Count of the rule for the key of the request. Absent if the rule does not count.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) counted: Option<CountedBody>,
 }
@@ -50,20 +52,21 @@ pub(crate) struct RuleBody {
 #[serde(rename_all = "kebab-case")]
 #[schemars(rename = "RuleVerdict")]
 pub(crate) enum VerdictBody {
-    /// There is room.
+    /// The request fits.
     Allows,
-    /// There is no room.
+    /// The request does not fit.
     Denies,
-    /// There is no room, but the rule is a shadow rule and does not deny.
+    /// The request does not fit, but the rule is a shadow rule and denies nothing.
     WouldDeny,
-    /// The rule applies, and was not evaluated: another rule is known to deny.
+    /// The rule applies and was not evaluated, because another rule denies the request in any case.
     NotEvaluated,
-    /// The rule allows every request, and counts nothing.
+    /// The rule is `unlimited`: it counts nothing and denies nothing.
     Unlimited,
-    /// The rule denies every request.
+    /// The rule is `blocked`: it denies every request.
     Blocks,
-    /// The rule would deny every request, but is a shadow rule.
+    /// The rule is `blocked`, but a shadow rule: it denies nothing.
     WouldBlock,
+    /// The rule does not apply to the request.
     DoesNotApply,
 }
 
@@ -72,40 +75,42 @@ pub(crate) enum VerdictBody {
 #[serde(rename_all = "kebab-case", tag = "kind")]
 #[schemars(rename = "Reason")]
 pub(crate) enum ReasonBody {
-    /// Its mode is `off`.
+    /// The mode of the rule is `off`.
     Off,
-    /// Its `match` requires another value.
+    /// `match` requires another value of this attribute.
     Match { attribute: String, wanted: Vec<String>, found: Option<String> },
-    /// The request lacks an attribute of its `key`.
+    /// The request does not have this attribute, which is in `key`.
     Key { attribute: String },
-    /// The rule has `only`, and the request has this additional attribute.
+    /// The rule has `only`, and the request has this attribute, which is neither in `match` nor in `key`.
     Only { attribute: String },
-    /// Another rule of its group comes first.
+    /// Another rule of the same group applies and comes first.
     Group { group: String, rule: String },
-    /// Another rule that applies replaces it.
+    /// Another rule applies and replaces this rule.
     Replaced { rule: String },
 }
 
-/// Count of a rule under the request's key.
+/// Count of a rule for the key of the request.
 #[derive(Debug, Serialize, Deserialize, JsonSchema)]
 #[schemars(rename = "CountExplanation")]
 pub(crate) struct CountedBody {
-    /// See `/v1/keys/{key}`.
+    /// Key of the count. `/v1/keys/{key}` shows it.
     pub(crate) key: String,
+    /// Algorithm of the rule.
     pub(crate) algorithm: String,
-    /// Requests that are counted: `admitted` or `attempts`.
+    /// Requests that the rule counts: `admitted` or `attempts`.
     pub(crate) count: String,
-    /// Highest number of permits that can be in use, after any warm-up.
+    /// Highest number of permits that can be in use, without warm-up and adaptive changes.
     pub(crate) limit: u64,
-    /// Limit at this moment: lower during a warm-up, different if the rule follows the load.
+    /// Highest number of permits that can be in use now, after warm-up and adaptive changes.
     pub(crate) limit_now: u64,
+    /// Length of the window.
     pub(crate) window_ms: u64,
     /// True if an override sets the limit of this key.
     pub(crate) overridden: bool,
-    /// Factor by which the limit is multiplied now, if the rule follows the load.
+    /// Factor by which the limit is multiplied now, if the rule has `adaptive`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) factor: Option<f64>,
-    /// Warm-up of the limit after a cold start.
+    /// Warm-up of the limit, if the rule has `warm-up`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) warm_up: Option<WarmUpBody>,
     #[serde(flatten)]
@@ -121,14 +126,17 @@ pub(crate) struct CountedBody {
 pub(crate) struct WarmUpBody {
     /// In percent of the limit.
     pub(crate) from: u32,
+    /// Duration of the warm-up.
     pub(crate) over_ms: u64,
 }
 
 #[derive(Debug, Serialize, Deserialize, JsonSchema)]
 #[schemars(inline)]
 pub(crate) struct EntryBody {
+    /// Permits of this entry.
     pub(crate) permits: u64,
     /// Time since the permits were admitted; 0 for a slice that has not ended.
     pub(crate) age_ms: u64,
+    /// Time until the permits stop counting.
     pub(crate) leaves_after_ms: u64,
 }

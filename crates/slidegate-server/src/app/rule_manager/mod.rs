@@ -71,10 +71,12 @@ struct RulesText {
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) struct RulesBody {
+    /// Default and bounds for requests that give their own limit and window.
     pub(crate) ad_hoc: AdHocFile,
     /// Policy for a request that no rule matches.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) unmatched: Option<Unmatched>,
+    /// Rules, in the order in which they are evaluated.
     pub(crate) rules: Vec<RuleFile>,
 }
 

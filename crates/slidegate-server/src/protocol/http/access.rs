@@ -19,12 +19,13 @@ use crate::app::auth::TokenKind;
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "Access")]
 struct AccessBody {
+    /// Kind of the token that the client sent.
     token: TokenKind,
     /// True if the client may call the API.
     may_call: bool,
     /// True if the client may change rules and counts on this listener.
     may_change: bool,
-    /// Error with which the server would answer a change.
+    /// Error that the server would return for a change, if the client may not change anything.
     #[serde(skip_serializing_if = "Option::is_none")]
     change_error: Option<Detail>,
 }

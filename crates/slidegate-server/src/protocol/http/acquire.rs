@@ -31,12 +31,16 @@ pub(super) fn acquire_operation() -> Operation {
 }
 
 pub(super) fn peek_operation() -> Operation {
-    decision_operation("peek", "Return the decision that acquire would make; charges nothing")
+    decision_operation("peek", "Return the decision that acquire would make, and charge nothing")
 }
 
 fn decision_operation(id: &'static str, summary: &'static str) -> Operation {
     Operation::new(Access::Api, id, summary)
-        .text_parameter("query", "headers", "`x-ratelimit` adds the headers `X-RateLimit-*`.")
+        .text_parameter(
+            "query",
+            "headers",
+            "With `x-ratelimit`, the response also has the headers `X-RateLimit-*`.",
+        )
         .takes::<AcquireBody<'_>>(&[LOGIN_EXAMPLE, AD_HOC_EXAMPLE])
         .answers::<DecisionBody<'_>>("200", "Allowed", &[ALLOWED_EXAMPLE, AD_HOC_ALLOWED_EXAMPLE])
         .with_headers(&DECISION_HEADERS)
@@ -51,12 +55,16 @@ pub(super) fn batch_operation() -> Operation {
     Operation::new(
         Access::Api,
         "acquire-batch",
-        "Request permits for several requests, each decided on its own",
+        "Request permits for several requests. Each of them is decided on its own",
     )
     .takes::<BatchBody<'_>>(&[
         r#"{"requests":[{"resource":"user123","limit":10,"window":"1s","permits":3}]}"#,
     ])
-    .answers::<BatchResponse<'_>>("200", "A decision or an error for each request, in order", &[])
+    .answers::<BatchResponse<'_>>(
+        "200",
+        "A decision or an error for each request, in the order of the requests",
+        &[],
+    )
     .fails(&BODY_ERRORS)
     .fails(&[Code::PermitsExceedLimit])
 }
@@ -225,6 +233,7 @@ fn missing_decision() -> Error {
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "Answers")]
 struct BatchResponse<'d> {
+    /// A decision or an error for each request, in the order of the requests.
     results: Vec<BatchResult<'d>>,
 }
 

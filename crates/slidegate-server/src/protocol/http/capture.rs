@@ -28,24 +28,24 @@ const MAX_BYTES: u64 = 1 << 30;
 /// Maximum number of attribute names in `by` and in `digest`.
 const MAX_ATTRIBUTE_NAMES: usize = slidegate::bounds::MAX_ATTRIBUTES;
 
-/// Which requests to record, and for how long.
+/// Selection of the requests to record, and bounds of the recording.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default, expecting = "an object with `seconds` and `sample`")]
 #[schemars(rename = "Record")]
 struct RecordBody {
-    /// Duration of the recording, in seconds.
+    /// Duration of the recording, in seconds. Default: 60.
     #[schemars(range(min = 1, max = MAX_SECONDS))]
     seconds: u64,
-    /// Maximum size of the recording, in bytes.
+    /// Maximum size of the recording, in bytes. Default: 64 MiB.
     #[schemars(range(min = 1, max = MAX_BYTES))]
     max_bytes: u64,
-    /// Share of the clients to record, from `0.01%` to `100%`. A client in the sample is recorded with all
-    /// its requests.
+    /// Share of the clients to record, from `0.01%` to `100%`. All requests of each recorded client are recorded.
+    /// Default: `100%`.
     sample: String,
     /// Attributes that identify a client. Default: all attributes of a request.
     #[schemars(length(max = MAX_ATTRIBUTE_NAMES))]
     by: Vec<String>,
-    /// Attributes that are recorded only as a digest.
+    /// Attributes of which only a digest is recorded.
     #[schemars(length(max = MAX_ATTRIBUTE_NAMES))]
     digest: Vec<String>,
 }
@@ -87,11 +87,11 @@ pub(super) fn route() -> Route {
     let operation = Operation::new(
         Access::Admin,
         "record",
-        "Record the requests that are decided from now on, one JSON line each, for `slidegate simulate`",
+        "Record the requests that are decided from now on. Each request is a JSON line, which `slidegate simulate` can read",
     )
     .streams()
     .takes::<RecordBody>(&[r#"{"seconds":1,"sample":"10%","by":["ip"],"digest":["ip","user"]}"#])
-    .answers_text("200", "JSON lines, until the time or the size limit is reached", &[NDJSON])
+    .answers_text("200", "JSON lines, until the duration or the size of the recording is reached", &[NDJSON])
     .fails(&BODY_ERRORS);
     Route::new("/v1/record").post(record, operation)
 }

@@ -94,7 +94,7 @@ pub(super) fn index_route() -> Route {
     let operation = Operation::new(
         Access::Public,
         "index",
-        "Dashboard for a browser; list of the calls for other clients",
+        "Dashboard, or a list of the calls if the client is not a browser",
     )
     .answers_text("200", "HTML or plain text", &["text/plain; charset=utf-8", HTML]);
     Route::new("/").get(page, operation)

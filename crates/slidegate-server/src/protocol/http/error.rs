@@ -36,23 +36,23 @@ macro_rules! codes {
 }
 
 codes! {
-    InvalidJson = BAD_REQUEST, "the body is not valid JSON for this operation";
+    InvalidJson = BAD_REQUEST, "the body is not valid JSON, or not a valid body of this operation";
     InvalidRequest = BAD_REQUEST, "a field of the request is invalid";
-    InvalidRules = BAD_REQUEST, "the rules have mistakes: the message lists all of them";
+    InvalidRules = BAD_REQUEST, "the rules have mistakes; the message lists all of them";
     InvalidKey = BAD_REQUEST, "the key is invalid";
-    PermitsExceedLimit = BAD_REQUEST, "permits is larger than the limit";
+    PermitsExceedLimit = BAD_REQUEST, "the request needs more permits than a limit ever allows";
     Unauthorized = UNAUTHORIZED, "the token is missing or wrong";
-    Forbidden = FORBIDDEN, "this listener does not accept changes; the message says which one does";
-    CrossOrigin = FORBIDDEN, "a web page of another origin may not charge or change without a token";
-    UntrustedProxy = FORBIDDEN, "the peer is not one of the trusted proxies";
+    Forbidden = FORBIDDEN, "this listener does not accept changes; the message names the reason and the fix";
+    CrossOrigin = FORBIDDEN, "without a token, a web page of another origin may not charge or change anything";
+    UntrustedProxy = FORBIDDEN, "the caller is not a trusted proxy";
     NotFound = NOT_FOUND, "the path does not exist";
     NoSuchKey = NOT_FOUND, "the key has no count";
-    EditionMismatch = PRECONDITION_FAILED, "the rules in force are not the edition of `If-Match`";
-    MethodNotAllowed = METHOD_NOT_ALLOWED, "the path does not accept this method; see `Allow`";
-    Timeout = REQUEST_TIMEOUT, "the request took too long to arrive";
+    EditionMismatch = PRECONDITION_FAILED, "the rules in force are not those that `If-Match` names";
+    MethodNotAllowed = METHOD_NOT_ALLOWED, "the path does not accept this method; the header `Allow` lists the methods";
+    Timeout = REQUEST_TIMEOUT, "the request was not received and answered in time";
     TooLarge = PAYLOAD_TOO_LARGE, "the body is too large";
-    UnsupportedMediaType = UNSUPPORTED_MEDIA_TYPE, "content-type is not application/json";
-    Unavailable = SERVICE_UNAVAILABLE, "the store or the rules cannot be reached";
+    UnsupportedMediaType = UNSUPPORTED_MEDIA_TYPE, "the header `content-type` is not `application/json`";
+    Unavailable = SERVICE_UNAVAILABLE, "the store does not answer, the rules are not known yet, or a bound on clients is reached";
 }
 
 /// Errors of an operation that takes a body and calls the store.

@@ -15,7 +15,7 @@ pub(super) fn operation() -> Operation {
     Operation::new(
         Access::Api,
         "explain",
-        "Explain why a request would be allowed or denied; charges nothing",
+        "Explain why a request would be allowed or denied, and charge nothing",
     )
     .takes::<AcquireBody<'_>>(&[LOGIN_EXAMPLE, AD_HOC_EXAMPLE])
     .answers::<ExplanationBody>("200", "The decision, and the result of each rule", &[EXPLANATION_EXAMPLE])

@@ -18,13 +18,13 @@ use crate::telemetry::stats::{Requests, Totals};
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "Fleet")]
 struct FleetBody {
-    /// Nodes by name. A node that has stopped, or that does not reach Redis, is listed for 5 s.
+    /// Nodes, sorted by name. A node is listed for 5 s after it has stopped or lost its connection to Redis.
     nodes: Vec<NodeBody>,
     #[serde(flatten)]
     requests: RequestsBody,
-    /// Sums of the rules with a decision in the last minute, by name. Each node reports its 50 busiest rules.
+    /// Sums of the rules that decided in the last minute, sorted by name. Each node reports only its 50 busiest rules.
     rules: Vec<RuleBody>,
-    /// Reason why the other nodes are not known.
+    /// Reason why the other nodes are not known, if they are not.
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<String>,
 }
@@ -43,17 +43,18 @@ struct NodeBody {
     age_ms: u64,
     /// Version of Slidegate.
     version: String,
-    /// Number of the edition of its rules. Nodes that read their rules from files count the editions themselves.
+    /// Number of the edition of the rules. If nodes read their rules from files, equal rules can have different numbers.
     edition: u64,
-    /// Hash of its rules, the same on every node that has the same rules.
+    /// Hash of the rules. It is the same on every node that has the same rules.
     hash: String,
-    /// Connection to Redis: `ok`, `degraded` (some servers are not used, or the node writes back after an outage) or `down`.
+    /// State of Redis: `ok`, `degraded` (some servers are not used, or the node writes back after an outage) or `down`
+    /// (no server is used).
     store: String,
     #[serde(flatten)]
     requests: RequestsBody,
-    /// Median duration of the decisions of the last second: the upper bound of its histogram bucket.
+    /// Median duration of the decisions of the last second, as the upper bound of a histogram bucket.
     p50_us: Option<u64>,
-    /// 99th percentile, also the upper bound of its histogram bucket.
+    /// 99th percentile of the duration of the decisions of the last second, as the upper bound of a histogram bucket.
     p99_us: Option<u64>,
 }
 
@@ -61,19 +62,23 @@ struct NodeBody {
 struct RequestsBody {
     /// Requests allowed in the last second.
     allowed: u64,
+    /// Requests denied in the last second.
     denied: u64,
-    /// Number of times a shadow rule would have denied a request in the last second.
+    /// Requests of the last second that a shadow rule would have denied, counted once for each shadow rule.
     would_deny: u64,
+    /// Requests allowed in the last minute.
     allowed_minute: u64,
+    /// Requests denied in the last minute.
     denied_minute: u64,
 }
 
-/// Sums of one rule over the nodes.
+/// Sums of one rule over all nodes.
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "FleetRule")]
 struct RuleBody {
+    /// Name of the rule.
     rule: String,
-    /// Nodes with a decision of the rule in the last minute.
+    /// Number of nodes on which the rule decided in the last minute.
     nodes: usize,
     #[serde(flatten)]
     counts: RuleCountsBody,
@@ -85,7 +90,7 @@ pub(super) fn route() -> Route {
     let operation = Operation::new(
         Access::Api,
         "fleet",
-        "All nodes that share a Redis, and the sums of their statistics; without Redis, this node",
+        "All nodes that share a Redis, and the sums of their statistics. Without Redis, only this node",
     )
     .answers::<FleetBody>("200", "The nodes and the sums", &[EXAMPLE]);
     Route::new("/v1/fleet").get(fleet, operation)

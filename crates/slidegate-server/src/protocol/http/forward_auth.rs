@@ -32,7 +32,7 @@ pub(super) fn route() -> Route {
     let operation = Operation::new(
         Access::Api,
         "authorize",
-        "Decide about a client's request for a proxy (forward auth)",
+        "Decide whether a proxy may forward the request of a client (forward auth)",
     )
     .parameter(
         "query",
@@ -43,14 +43,14 @@ pub(super) fn route() -> Route {
     .parameter(
         "query",
         "deny",
-        "Status of a denial. Default: `deny-status` of the file, or 429.",
+        "HTTP status of a denial. Default: `authorize.deny-status`.",
         value!({ "type": "integer", "minimum": 400, "maximum": 599 }),
     )
-    .text_parameter("query", "headers", "`x-ratelimit` adds the headers `X-RateLimit-*`.")
+    .text_parameter("query", "headers", "With `x-ratelimit`, the response also has the headers `X-RateLimit-*`.")
     .text_parameter(
         "header",
         "X-Forwarded-For",
-        "Addresses of the client and of proxies, from a trusted proxy.",
+        "Addresses of the client and of the proxies before this one. The last address that is not a trusted proxy is the client.",
     )
     .text_parameter(
         "header",

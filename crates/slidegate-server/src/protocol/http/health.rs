@@ -20,19 +20,20 @@ pub(super) struct HealthBody {
     status: &'static str,
 }
 
-/// Readiness of the server to decide as configured.
+/// Readiness of the server: it is ready if it can decide as configured.
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "Readiness")]
 pub(super) struct ReadinessBody {
+    /// True if the server can decide as configured.
     ready: bool,
     /// `memory` or `redis`.
     store: &'static str,
-    /// Number of rules.
+    /// Number of rules in force.
     rules: usize,
-    /// Reason why decisions are made without the store.
+    /// Reason why the node decides without the store, if it does.
     #[serde(skip_serializing_if = "Option::is_none")]
     degraded: Option<String>,
-    /// Reason why the server is not ready.
+    /// Reason why the server is not ready, if it is not.
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<String>,
 }
@@ -44,10 +45,10 @@ pub(super) fn healthz_route() -> Route {
 }
 
 pub(super) fn readyz_route() -> Route {
-    let operation = Operation::new(Access::Public, "readyz", "Readiness to decide")
+    let operation = Operation::new(Access::Public, "readyz", "Readiness of the server to decide as configured")
         .answers::<ReadinessBody>(
             "200",
-            "Ready. `degraded` if the store does not answer, and the node decides by `on-error`",
+            "Ready. If the store does not answer, the node decides by `on-error`, and `degraded` has the reason",
             &[
                 r#"{"ready":true,"store":"memory","rules":4}"#,
                 r#"{"ready":true,"store":"redis","rules":4,"degraded":"Redis at 127.0.0.1:6379 cannot be reached"}"#,
@@ -55,7 +56,7 @@ pub(super) fn readyz_route() -> Route {
         )
         .answers::<ReadinessBody>(
             "503",
-            "Not ready: the rules are not known yet, the store has never answered and `on-error` is `closed` for a rule, or the server is stopping",
+            "Not ready. Either the rules are not known yet, or the server is stopping, or a rule has `on-error: closed` and the store has never answered",
             &[r#"{"ready":false,"store":"redis","rules":0,"reason":"the rules are not known yet"}"#],
         )
         .fails(&[Code::Timeout]);

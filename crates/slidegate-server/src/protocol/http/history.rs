@@ -14,26 +14,30 @@ use super::query::QueryParams;
 use super::route::Route;
 use crate::telemetry::stats::STEP_SECONDS;
 
-/// History of a rule. The first 256 rules have one; the lists of other rules are empty.
+/// History of a rule, in steps. Only the first 256 rules have a history; for other rules the lists are empty.
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "RuleHistory")]
 struct HistoryBody {
+    /// Name of the rule.
     rule: String,
+    /// Length of a step.
     step_ms: u64,
-    /// End of the last step by this server's clock, in milliseconds since 1970.
+    /// End of the last step by the clock of this server, in milliseconds since 1970.
     until_ms: u64,
-    /// Requests that the rule charged in each step, the oldest first.
+    /// Requests that the rule charged in each step, oldest step first.
     charged: Vec<u64>,
-    /// Requests that the rule had room for, but that another rule denied.
+    /// Requests that fit into the limit of the rule, but that another rule denied.
     not_charged: Vec<u64>,
+    /// Requests that the rule denied.
     denied: Vec<u64>,
+    /// Requests that the rule would have denied, if it is a shadow rule.
     would_deny: Vec<u64>,
-    /// Mean duration of the decisions with this rule; null for a step without decisions.
+    /// Mean duration of the decisions in which the rule took part. Null for a step without such a decision.
     mean_us: Vec<Option<f64>>,
 }
 
 pub(super) fn route() -> Route {
-    let operation = Operation::new(Access::Api, "history", "History of a rule on this node, for up to an hour")
+    let operation = Operation::new(Access::Api, "history", "History of a rule on this node, for at most an hour")
         .text_parameter("query", "rule", "Name of the rule. Required.")
         .answers::<HistoryBody>("200", "The history", &[
             r#"{"rule":"login-per-ip","step_ms":10000,"until_ms":1794774215000,"charged":[3,0],"not_charged":[0,0],"denied":[6,0],"would_deny":[0,0],"mean_us":[21.5,null]}"#,

@@ -25,17 +25,17 @@ const MAX_KEYS: u64 = 200;
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "Keys")]
 struct KeyListBody {
-    /// Keys that count something. A page can be empty although others follow.
+    /// Keys with a count above zero. A page can be empty even if more pages follow.
     keys: Vec<KeyUsageBody>,
-    /// `cursor` of the next page; null after the last.
+    /// `cursor` of the next page. Null if this is the last page.
     next_cursor: Option<String>,
 }
 
-/// Key, its permits in use, and its limit as far as it is known.
+/// Key with its count, and with its limit if that is known.
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "KeyUsage")]
 struct KeyUsageBody {
-    /// See `/v1/keys/{key}`.
+    /// The key. `/v1/keys/{key}` shows its entries.
     key: String,
     /// Permits in use.
     used: u64,
@@ -44,21 +44,21 @@ struct KeyUsageBody {
 }
 
 pub(super) fn route() -> Route {
-    let operation = Operation::new(Access::Api, "keys", "Keys that count something, in pages")
+    let operation = Operation::new(Access::Api, "keys", "List of the keys with a count above zero, in pages")
         .parameter(
             "query",
             "limit",
-            "Number of keys in a page. Default: 100. Redis can return a few more, because it lists keys in groups.",
+            "Number of keys in a page. Default: 100. With Redis, a page can have a few more keys.",
             json!({ "type": "integer", "minimum": 1, "maximum": MAX_KEYS }),
         )
         .parameter(
             "query",
             "cursor",
-            "`next_cursor` of the page before. Default: the first page.",
+            "`next_cursor` of the previous page. Default: the first page.",
             json!({ "type": "string" }),
         )
-        .parameter("query", "rule", "Only keys of this rule, such as `ad-hoc`.", json!({ "type": "string" }))
-        .parameter("query", "prefix", "Only keys that start with this text.", json!({ "type": "string" }))
+        .parameter("query", "rule", "List only the keys of this rule, such as `ad-hoc`.", json!({ "type": "string" }))
+        .parameter("query", "prefix", "List only the keys that start with this text.", json!({ "type": "string" }))
         .answers::<KeyListBody>(
             "200",
             "A page of keys",

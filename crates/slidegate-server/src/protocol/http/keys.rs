@@ -26,20 +26,25 @@ const MAX_KEY: usize = 2048;
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "Key")]
 pub(super) struct KeyBody {
+    /// The key.
     key: String,
-    /// Time of this snapshot by the store's clock, in milliseconds since 1970.
+    /// Time of this response by the clock of the store, in milliseconds since 1970.
     at_ms: f64,
+    /// Permits in use.
     used: u64,
+    /// Time until the count is zero if no other request arrives.
     reset_after_ms: u64,
     #[serde(flatten)]
     limit: LimitBody,
+    /// Algorithm of the rule. Null if it is not known.
     algorithm: Option<&'static str>,
-    /// `admitted`, or `attempts` if the rule counts denied requests too.
+    /// `admitted`, or `attempts` if the rule counts denied requests too. Null if it is not known.
     count: Option<&'static str>,
+    /// Length of the window. Null if it is not known.
     window_ms: Option<u64>,
-    /// Admissions in use, and the time until each expires.
+    /// Admissions that count, oldest first, each with the time until it stops counting.
     entries: Vec<EntryBody>,
-    /// True if there are more entries, which are newer.
+    /// True if the key has more entries than this list. The missing entries are newer.
     truncated: bool,
 }
 
@@ -47,27 +52,28 @@ pub(super) struct KeyBody {
 #[derive(Serialize, JsonSchema)]
 #[schemars(inline)]
 pub(super) struct LimitBody {
-    /// Rule that counts under this key; `ad-hoc` if requests give their own limit; null if the rule is gone.
+    /// Name of the rule that uses this key. `ad-hoc` if requests give their own limit. Null if no rule in force has this name.
     rule: Option<String>,
-    /// Maximum number of permits that this key may have in use; null if it is not known.
+    /// Maximum number of permits that the key may have in use. Null if it is not known.
     limit: Option<u64>,
+    /// Source of `limit`.
     limit_source: LimitSource,
-    /// Limit of a request that gives none, if requests give their own limit.
+    /// Limit of a request that gives none. Only if requests give their own limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     default_limit: Option<u64>,
 }
 
-/// Origin of a limit.
+/// Source of the limit of a key.
 #[derive(Clone, Copy, Serialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum LimitSource {
-    /// The rule in force.
+    /// The limit is that of the rule in force.
     Rule,
-    /// The count itself: a token bucket stores its size.
+    /// The limit is stored with the count, because the key is a token bucket of requests that give their own limit.
     Count,
-    /// Each request, which gives its own limit. It is not stored, so it is not known here.
+    /// Each request gives its own limit. The limit is not stored, so it is not known.
     Request,
-    /// The rule is gone, so its limit is not known.
+    /// No rule in force has this name, so the limit is not known.
     Unknown,
 }
 
@@ -124,9 +130,11 @@ impl KeyRule {
 #[derive(Serialize, JsonSchema)]
 #[schemars(inline)]
 struct EntryBody {
+    /// Permits of this entry.
     permits: u64,
-    /// Time of admission; for a slice, the time at which the slice ends.
+    /// Time of the admission. For a slice, the time at which the slice ends.
     at_ms: f64,
+    /// Time until the permits stop counting.
     leaves_after_ms: u64,
 }
 
@@ -134,8 +142,9 @@ struct EntryBody {
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "Reset")]
 pub(super) struct ResetBody {
+    /// The key.
     key: String,
-    /// True if there was anything to forget.
+    /// True if the key had a count.
     reset: bool,
 }
 
@@ -145,7 +154,7 @@ pub(super) fn route() -> Route {
             .parameter(
                 "path",
                 "key",
-                "Key as in decisions; slashes need no escape.",
+                "Key, as in the responses to decisions. Slashes need not be percent-encoded.",
                 json!({ "type": "string", "minLength": 1, "maxLength": MAX_KEY, "examples": ["login-per-ip:ip=1.2.3.4"] }),
             )
             .fails(&[Code::InvalidKey, Code::Timeout, Code::Unavailable])

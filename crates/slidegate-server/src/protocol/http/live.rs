@@ -69,6 +69,7 @@ fn rule_minutes(app: &AppState) -> Vec<RuleMinute> {
 #[schemars(rename = "LiveEvent")]
 #[expect(dead_code, reason = "only its schema is used")]
 struct EventBody {
+    /// Name of the event.
     event: EventName,
     #[schemars(schema_with = "data")]
     data: String,
@@ -96,7 +97,7 @@ pub(super) fn route() -> Route {
     let operation = Operation::new(
         Access::Api,
         "live",
-        "Live statistics: first an event `history` with the last hour, then a `tick` every second",
+        "Live statistics. The first event is `history`, with the last hour. An event `tick` follows every second",
     )
     .streams()
     .answers_events::<EventBody>("200", "Server-sent events, until the client disconnects")

@@ -16,11 +16,8 @@ use super::routes;
 static DOCUMENT: LazyLock<Bytes> = LazyLock::new(|| document().to_string().into());
 
 pub(super) fn route() -> Route {
-    let operation = Operation::new(Access::Api, "openapi", "This description").answers::<Map<String, Value>>(
-        "200",
-        "OpenAPI 3.1",
-        &[],
-    );
+    let operation = Operation::new(Access::Api, "openapi", "OpenAPI document of this API")
+        .answers::<Map<String, Value>>("200", "OpenAPI 3.1", &[]);
     Route::new("/openapi.json").get(show, operation)
 }
 

@@ -265,7 +265,8 @@ impl Operation {
         if let Some(denial) = &self.denial {
             schema = json!({ "anyOf": [schema, denial(generator)] });
             for range in ["4XX", "5XX"] {
-                descriptions.insert(range.to_owned(), vec!["Denied, with the status of `deny`".to_owned()]);
+                descriptions
+                    .insert(range.to_owned(), vec!["Denied, with the status that `deny` sets".to_owned()]);
             }
         }
         let response = |(status, lines): (String, Vec<String>)| {

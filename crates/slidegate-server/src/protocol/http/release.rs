@@ -13,18 +13,20 @@ use super::response::{BufferedResponse, ok};
 use super::settle::Outcome;
 use crate::telemetry::stats::ReservationChange;
 
-/// Permits that are held.
+/// Reservation whose permits are held.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, expecting = "an object with `reservation`")]
 #[schemars(rename = "Hold")]
 struct HoldBody {
-    /// Reservation of the decision, unchanged: it is signed.
+    /// Reservation from the response of `acquire`. It is signed, so send it unchanged.
     reservation: String,
 }
 
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "Released")]
 struct ReleasedBody {
+    /// `done`: the permits are free. `already`: they were released before. `gone`: they are no longer held, or the reservation
+    /// never held any.
     #[serde(with = "Outcome")]
     released: Settled,
 }
@@ -32,6 +34,8 @@ struct ReleasedBody {
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "Extended")]
 struct ExtendedBody {
+    /// `done`: the permits are held for another window from now. `already` or `gone`: the permits are no longer held, so stop the
+    /// work.
     #[serde(with = "Outcome")]
     extended: Settled,
 }
@@ -43,12 +47,12 @@ fn operation(name: &'static str, summary: &'static str) -> Operation {
 }
 
 pub(super) fn release_operation() -> Operation {
-    operation("release", "Release held permits of concurrency limits; counts of other rules stay")
+    operation("release", "Release held permits of `concurrency` rules. The counts of other rules stay")
         .answers::<ReleasedBody>("200", "The outcome", &[r#"{"released":"gone"}"#])
 }
 
 pub(super) fn extend_operation() -> Operation {
-    operation("extend", "Hold permits of concurrency limits for another window from now on")
+    operation("extend", "Hold permits of `concurrency` rules for another window from now on")
         .answers::<ExtendedBody>("200", "The outcome", &[r#"{"extended":"gone"}"#])
 }
 

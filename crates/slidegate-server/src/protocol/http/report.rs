@@ -16,7 +16,7 @@ use super::response::{BufferedResponse, ok};
 /// Maximum latency, in milliseconds: one hour.
 const MAX_LATENCY_MS: f64 = 3_600_000.0;
 
-/// Result of a request that was allowed. Reporting a sample of the requests is enough.
+/// Latency and result of a request that was allowed. It is enough to report a sample of the requests.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, expecting = "an object with `attributes` or `resource`, and `latency_ms`")]
 #[schemars(rename = "Report")]
@@ -24,7 +24,7 @@ struct ReportBody<'a> {
     /// Attributes of the request.
     #[serde(borrow)]
     attributes: Option<Attributes<'a>>,
-    /// Resource of the request. Ad-hoc limits do not adapt, so no rule uses the report.
+    /// Resource of the request. No rule uses such a report, because limits of resources are not adaptive.
     #[serde(borrow)]
     #[schemars(length(min = 1))]
     resource: Option<Cow<'a, str>>,
@@ -43,7 +43,7 @@ struct ReportedBody {
 }
 
 pub(super) fn operation() -> Operation {
-    let summary = "Report the latency of an allowed request, for adaptive rules";
+    let summary = "Report the latency and the result of an allowed request, for adaptive rules";
     Operation::new(Access::Api, "report", summary)
         .takes::<ReportBody<'_>>(&[r#"{"attributes":{"api":"/orders"},"latency_ms":87.5,"ok":true}"#])
         .answers::<ReportedBody>("200", "Number of rules that use the report", &[r#"{"rules":1}"#])

@@ -38,16 +38,16 @@ struct RulesResponse {
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "Edition")]
 pub(crate) struct EditionBody {
-    /// Number of the edition; 0 while the rules are not known.
+    /// Number of the edition on this node. 0 while the rules are not known.
     version: u64,
-    /// The same on every node that has the same rules.
+    /// Hash of the rules. It is the same on every node that has the same rules.
     hash: String,
-    /// Source of the rules, for people.
+    /// Source of the rules, such as the name of the file.
     source: String,
-    /// Reason why newer rules are not in force.
+    /// Reason why newer rules are not in force, if there are any.
     #[serde(skip_serializing_if = "Option::is_none")]
     failure: Option<FailureBody>,
-    /// Statistics of the first 1,000 shadow rules since the edition came into force on this node.
+    /// Statistics of the first 1,000 shadow rules, since this edition came into force on this node.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     shadows: Vec<Shadow>,
 }
@@ -55,11 +55,13 @@ pub(crate) struct EditionBody {
 #[derive(Serialize, JsonSchema)]
 #[schemars(inline)]
 struct FailureBody {
+    /// Source of the newer rules.
     source: String,
+    /// Mistakes in the newer rules.
     message: String,
 }
 
-/// Rules in the format of the rules file or of `GET /v1/rules`.
+/// Rules in the format of the rules file or of the response of `GET /v1/rules`.
 #[derive(JsonSchema)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 #[schemars(rename = "NewRules")]
@@ -67,10 +69,11 @@ struct FailureBody {
 struct RulesInput {
     /// Ignored.
     edition: Option<Value>,
+    /// Default and bounds for requests that give their own limit and window.
     ad_hoc: Option<AdHocFile>,
     /// Decision about a request that no rule matches. Default: `warn`.
     unmatched: Option<Unmatched>,
-    /// Rules in the order of evaluation.
+    /// Rules, in the order in which they are evaluated.
     rules: Vec<RuleFile>,
 }
 
@@ -105,8 +108,8 @@ pub(super) fn route() -> Route {
         .parameter(
             "query",
             "format",
-            "`yaml` returns the rules as in a file. `source` does the same, but for a client that may change the rules it is the text \
-             that their author wrote, with its comments, if the server has that text.",
+            "Format of the response. `yaml`: the rules as YAML. `source`: the text that the author of the rules wrote, with its comments, \
+             if the client may change the rules and the server has this text; otherwise the same as `yaml`. Default: `json`.",
             json!({ "enum": ["json", "yaml", "source"] }),
         )
         .answers::<RulesResponse>("200", "The rules", &[RULES_EXAMPLE])
@@ -114,11 +117,11 @@ pub(super) fn route() -> Route {
         .or_as::<RulesInput>(&[YAML])
         .fails(&[Code::InvalidRequest]);
     let put = Operation::new(Access::Admin, "replace-rules", "Replace all rules at once")
-        .parameter("query", "dry-run", "`true` only returns the changes.", json!({ "type": "boolean" }))
+        .parameter("query", "dry-run", "With `true`, the server returns the changes and does not apply them.", json!({ "type": "boolean" }))
         .text_parameter(
             "header",
             "if-match",
-            "`ETag` of the rules to replace. If other rules are in force, nothing is changed.",
+            "`ETag` of the rules that this request replaces. If other rules are in force, the server changes nothing.",
         )
         .takes_any_of::<RulesInput>(&["application/json", "application/yaml"], &[NEW_RULES_EXAMPLE])
         .answers::<ReplaceResponse>(
@@ -165,10 +168,13 @@ async fn show(
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "RuleChange")]
 struct RuleChange {
+    /// Name of the rule.
     rule: String,
+    /// Name of the field that differs.
     field: String,
-    /// Value in force; null if the field is not given.
+    /// Value in the rules in force. Null if the field is absent.
     before: Value,
+    /// Value in the new rules. Null if the field is absent.
     after: Value,
 }
 
@@ -176,13 +182,15 @@ struct RuleChange {
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "RulesPreview")]
 struct Preview {
-    /// True if the new rules differ from those in force.
+    /// True if the new rules differ from the rules in force.
     changed: bool,
-    /// Names of rules that would be added.
+    /// Names of the rules that would be added.
     added: Vec<String>,
+    /// Names of the rules that would be removed.
     removed: Vec<String>,
+    /// Names of the rules that would be changed.
     altered: Vec<String>,
-    /// Fields of altered rules, before and after.
+    /// Changed fields of these rules, with their values before and after.
     changes: Vec<RuleChange>,
     #[serde(flatten)]
     rules: RulesBody,

@@ -16,15 +16,17 @@ use crate::telemetry::stats::ReservationChange;
 #[serde(deny_unknown_fields, expecting = "an object with `reservation` and `permits`")]
 #[schemars(rename = "Settle")]
 struct SettleBody {
-    /// Reservation of the decision, unchanged: it is signed.
+    /// Reservation from the response of `acquire`. It is signed, so send it unchanged.
     reservation: String,
-    /// Actual cost in permits; 0 is a refund.
+    /// Actual cost in permits. 0 refunds the whole admission.
     permits: JsonU64,
 }
 
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "Settled")]
 struct SettledBody {
+    /// `done`: the admission was corrected. `already`: it was settled before, and nothing has changed. `gone`: it no longer
+    /// counts, and nothing has changed.
     #[serde(with = "Outcome")]
     settled: Settled,
 }

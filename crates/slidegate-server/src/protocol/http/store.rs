@@ -20,7 +20,8 @@ use crate::store::{Health, RedisStats};
 pub(crate) struct StoreBody {
     /// `memory` or `redis`.
     store: &'static str,
-    /// Reason why Redis does not answer now, as in `/readyz`. A circuit breaker opens only after several failed calls.
+    /// Reason why Redis does not answer, if it does not. `/readyz` has the same text. A circuit breaker opens only after several
+    /// failed calls.
     #[serde(skip_serializing_if = "Option::is_none")]
     degraded: Option<String>,
     /// Only for the memory store.
@@ -33,38 +34,40 @@ pub(crate) struct StoreBody {
 
 #[derive(Serialize, JsonSchema)]
 struct MemoryBody {
+    /// Number of keys.
     keys: usize,
-    /// Admissions stored one by one.
+    /// Number of admissions that are stored individually.
     events: usize,
     /// Bytes of keys, admissions, request ids and settlements.
     bytes: usize,
-    /// Keys that were evicted while they still counted something.
+    /// Keys that were evicted while their count was above zero.
     evicted: u64,
-    /// Keys that were removed because they counted nothing any more.
+    /// Keys that were removed because their count was zero.
     swept: u64,
     /// Counters that keys share because the store is full.
     shared_counters: usize,
-    /// Decisions by a shared counter.
+    /// Number of decisions by a shared counter.
     shared: u64,
     /// Decisions that were denied because the store was full.
     denied_full: u64,
     /// Bytes of request ids and settlements.
     note_bytes: usize,
-    /// Request ids that were not stored, because there were too many.
+    /// Request ids that were not stored, because `memory.max-note-bytes` was reached.
     ids_dropped: u64,
-    /// Settlements and extensions that were not carried out, because there were too many.
+    /// Settlements and extensions that were not carried out, because `memory.max-note-bytes` was reached.
     settlements_dropped: u64,
 }
 
 #[derive(Serialize, JsonSchema)]
 struct RedisBody {
+    /// State of each Redis server.
     servers: Vec<ServerBody>,
     journal: JournalBody,
     /// Calls in flight.
     in_flight: usize,
-    /// Replies that arrived after their deadline.
+    /// Number of replies that arrived after their deadline.
     late: u64,
-    /// Decisions without Redis, because too many calls were in flight.
+    /// Number of decisions without Redis, because too many calls were in flight.
     overloaded: u64,
     coalesced: CoalescedBody,
     leases: LeasesBody,
@@ -74,41 +77,49 @@ struct RedisBody {
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "StoreServer")]
 struct ServerBody {
+    /// Address of the server.
     address: String,
-    /// Circuit breaker: `closed` (the server is used), `open` (it is not) or `half-open` (it is probed).
+    /// Circuit breaker: `closed` (the node uses the server), `open` (the node does not use it) or `half-open` (the node probes it).
     breaker: &'static str,
-    /// True if the server decides alone; false while this node decides by its share of the limits.
+    /// True if the server alone decides. False while the share of this node limits the decisions, too.
     direct: bool,
-    /// Nodes that count on this server, as far as is known.
+    /// Number of nodes that use this server, by their heartbeats.
     nodes: u64,
-    /// Number of outages.
+    /// Number of outages that this node has seen.
     outages: u64,
     /// Permits that were written back to the server.
     written_back: u64,
-    /// Permits by which writing back took keys above their limit.
+    /// Permits above the limits of their keys, caused by writing back.
     excess: u64,
+    /// Last fault of a call to the server.
     last_fault: Option<&'static str>,
-    /// Bytes in use at the last memory check.
+    /// Memory in use at the last check, in bytes.
     used_memory: Option<u64>,
-    /// Its `maxmemory`, if it has one.
+    /// `maxmemory` of the server, if it is set.
     max_memory: Option<u64>,
 }
 
-/// Journal of this node's own admissions, in case Redis loses them.
+/// Journal of the admissions of this node. If Redis loses them, the node writes them back.
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "StoreJournal")]
 struct JournalBody {
+    /// Number of keys.
     keys: usize,
+    /// Number of admissions.
     entries: usize,
+    /// Size of the journal, in bytes.
     bytes: usize,
+    /// Number of admissions that did not fit into the journal.
     dropped: u64,
 }
 
-/// Number of coalesced calls, and of requests in them.
+/// Calls of the coalescer, each of which decides the requests that waited for it.
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "StoreCoalesced")]
 struct CoalescedBody {
+    /// Number of calls.
     calls: u64,
+    /// Number of requests in these calls.
     requests: u64,
 }
 
@@ -116,18 +127,21 @@ struct CoalescedBody {
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "StoreCalls")]
 struct CallsBody {
+    /// Number of calls.
     calls: u64,
-    /// Mean duration.
+    /// Mean duration of a call.
     mean_us: Option<u64>,
     /// Number of failed calls.
     errors: u64,
 }
 
-/// Permits taken in advance.
+/// Permits that this node has taken in advance.
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "StoreLeases")]
 struct LeasesBody {
+    /// Number of keys with such permits.
     keys: usize,
+    /// Number of permits that are not used yet.
     idle_permits: u64,
 }
 

@@ -18,28 +18,31 @@ use crate::telemetry::stats::Period;
 /// Maximum number of keys in each list.
 const MAX_KEYS: usize = 20;
 
-/// The top keys. Counts are estimates if there are many keys.
+/// The most requested and the most denied keys. If there are many keys, the counts are estimates.
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "Top")]
 struct TopBody {
     period: Period,
-    /// Most requested keys.
+    /// The keys with the most requests.
     hottest: Vec<TopKeyBody>,
-    /// Most denied keys.
+    /// The keys with the most denied requests.
     denied: Vec<TopKeyBody>,
 }
 
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "TopKey")]
 struct TopKeyBody {
+    /// Name of the rule.
     rule: String,
+    /// Key of the count. `/v1/keys/{key}` shows it.
     key: String,
+    /// Number of requests, or of denied requests.
     count: u64,
 }
 
 pub(super) fn route() -> Route {
     let operation = Operation::new(Access::Api, "top", "The most requested and the most denied keys of this node")
-        .parameter("query", "period", "Period of the statistics.", json!({ "enum": ["minute", "hour"] }))
+        .parameter("query", "period", "Period of the statistics. Default: `minute`.", json!({ "enum": ["minute", "hour"] }))
         .text_parameter("query", "rule", "Only keys of this rule.")
         .answers::<TopBody>("200", "The keys", &[
             r#"{"period":"minute","hottest":[{"rule":"login-per-ip","key":"login-per-ip:ip=1.2.3.4","count":9}],"denied":[{"rule":"login-per-ip","key":"login-per-ip:ip=1.2.3.4","count":6}]}"#,

@@ -25,10 +25,10 @@ const MERGES_PER_HOUR_GENERATION: u32 = 60;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, schemars::JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Period {
-    /// Sixty to eighty seconds.
+    /// The last 60 to 80 seconds.
     #[default]
     Minute,
-    /// Sixty to eighty minutes.
+    /// The last 60 to 80 minutes.
     Hour,
 }
 

@@ -18,16 +18,18 @@ pub(super) type ShadowCounts = [u64; 4];
 /// Statistics of a shadow rule.
 #[derive(Serialize, JsonSchema)]
 pub(crate) struct Shadow {
+    /// Name of the shadow rule.
     rule: String,
-    /// Rule that the shadow rule would replace.
+    /// Name of the rule that the shadow rule will replace.
     #[serde(skip_serializing_if = "Option::is_none")]
     shadow_of: Option<String>,
-    /// Decisions that the shadow rule evaluated.
+    /// Number of requests that the shadow rule evaluated.
     decisions: u64,
+    /// Number of requests that the shadow rule would have denied.
     would_deny: u64,
-    /// Requests that were allowed and that the shadow rule would have denied.
+    /// Number of requests that were allowed and that the shadow rule would have denied.
     newly_denied: u64,
-    /// Requests that only the replaced rule denied, and that the shadow rule would have allowed.
+    /// Number of requests that only the rule `shadow_of` denied, and that the shadow rule would have allowed.
     newly_allowed: u64,
 }
 

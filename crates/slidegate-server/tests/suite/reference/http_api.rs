@@ -11,8 +11,8 @@ use crate::server::Server;
 
 const INTRODUCTION: &str = "# HTTP API
 
-Every operation of the HTTP API with its parameters, bodies and responses. This page is generated from the OpenAPI document,
-which a running server answers at `GET /openapi.json`; a test compares them. [HTTP](http.md) explains how to use the API, and
+This page lists every operation of the HTTP API with its parameters, bodies and responses. It is generated from the OpenAPI document,
+which a running server returns at `GET /openapi.json`; a test compares them. [HTTP](http.md) explains how to use the API, and
 [Error codes](errors.md) lists the codes of all errors.
 ";
 
@@ -115,9 +115,9 @@ fn write_example(page: &mut String, title: &str, body: &Value) {
 
 fn write_operation(page: &mut String, operation: &Value, used: &mut BTreeSet<String>) {
     let access = match operation["security"].as_array().map(Vec::as_slice) {
-        Some([]) => "no token.",
-        Some([_]) => "an admin token.",
-        _ => "a token, if the server has tokens.",
+        Some([]) => "needs no token.",
+        Some([_]) => "needs an admin token.",
+        _ => "needs a token if the server has tokens.",
     };
     writeln!(page, "\n{}.\n\nAccess: {access}", operation["summary"].as_str().unwrap()).unwrap();
     if let Some(parameters) = operation["parameters"].as_array() {

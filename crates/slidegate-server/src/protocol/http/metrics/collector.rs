@@ -108,7 +108,7 @@ impl MetricsCollector {
         let unmatched = Protocol::ALL.map(|protocol| ([protocol.as_str()], stats.unmatched(protocol)));
         metrics! { page;
             Counter "decisions" ["rule", "verdict", "source"] "Decisions by rule, verdict and source" = decisions;
-            Counter "shadow_changes" ["rule", "change"] "Requests that would be decided otherwise if shadow rules were enforced" = changes;
+            Counter "shadow_changes" ["rule", "change"] "Requests that would be decided differently if shadow rules were enforced" = changes;
             Counter "requests" ["protocol", "verdict", "source"] "Requests by protocol, verdict and source" = requests;
             Histogram "decision_duration" in Seconds ["protocol", "source"] "Duration of decisions" = histograms(&durations);
             Counter "failures" ["protocol", "kind"] "Requests that could not be decided" = failures;
@@ -134,8 +134,8 @@ impl MetricsCollector {
             }
         }
         metrics! { page;
-            Counter "follow_ups" ["protocol", "operation", "outcome"] "Calls that follow a decision, by outcome" = calls;
-            Histogram "follow_up_duration" in Seconds ["protocol", "operation"] "Duration of calls that follow a decision" = histograms(&durations);
+            Counter "follow_ups" ["protocol", "operation", "outcome"] "Calls of settle, release, extend and report, by outcome" = calls;
+            Histogram "follow_up_duration" in Seconds ["protocol", "operation"] "Duration of the calls of settle, release, extend and report" = histograms(&durations);
         }
         Ok(())
     }
@@ -149,14 +149,14 @@ impl MetricsCollector {
             rules.iter().filter_map(|rule| Some(([rule.name()], f64::from(rule.factor()?) / 10_000.0)));
         metrics! { page;
             Gauge "rule_limit" ["rule"] "Configured limit of each rule" = limits;
-            Gauge "rule_effective_limit" ["rule"] "Limit in force now: after warm-up and adaptive changes" = effective;
+            Gauge "rule_effective_limit" ["rule"] "Limit of each rule now, after warm-up and adaptive changes" = effective;
             Gauge "rule_factor" ["rule"] "Factor by which an adaptive rule multiplies its limit" = factors;
-            Gauge "rules_version" "Version of the rules in force" = Some(edition.version);
+            Gauge "rules_version" "Number of the edition of the rules in force" = Some(edition.version);
             Gauge "rules_count" "Number of rules in force" = Some(edition.rules.iter().count());
-            Counter "rules_changes" "Changes of the rules in force" = Some(manager.changes());
-            Counter "rules_failures" "Invalid rules that were found and not used" = Some(manager.failures());
+            Counter "rules_changes" "Times that new rules came into force" = Some(manager.changes());
+            Counter "rules_failures" "Times that new rules were rejected because they were invalid" = Some(manager.failures());
             Gauge "rules_invalid" "1 while the newest rules are invalid and therefore not in force" = Some(u64::from(manager.failure().is_some()));
-            Info "rules" ["hash"] "Hash of the rules in force; equal on nodes with equal rules" = [([edition.hash.as_str()], 1u64)];
+            Info "rules" ["hash"] "Hash of the rules in force; nodes with equal rules have equal hashes" = [([edition.hash.as_str()], 1u64)];
         }
         Ok(())
     }
@@ -170,11 +170,11 @@ impl MetricsCollector {
         let (recordings, lines, dropped) = stats.recorder.stats();
         metrics! { page;
             Gauge "connections" ["protocol"] "Open connections" = connections;
-            Counter "connections_shed" ["protocol", "reason"] "Connections closed because clients held too many or sent nothing" = shed;
+            Counter "connections_shed" ["protocol", "reason"] "Connections that the server closed because clients opened too many or sent nothing" = shed;
             Gauge "unfinished_requests" in Bytes "Bytes of large requests that are still arriving" = Some(self.app.unfinished.bytes());
             Gauge "recordings" "Recordings in progress" = Some(recordings);
             Counter "recorded_requests" "Requests that were recorded" = Some(lines);
-            Counter "recording_drops" "Requests missing from recordings because the reader was too slow" = Some(dropped);
+            Counter "recording_drops" "Requests missing from recordings because their readers were too slow" = Some(dropped);
             Info "build" ["version"] "Version of this server" = [([env!("CARGO_PKG_VERSION")], 1u64)];
         }
         Ok(())
@@ -184,14 +184,14 @@ impl MetricsCollector {
         let stats = self.memory.as_ref();
         metrics! { page;
             Gauge "memory_store_keys" "Keys in the memory store" = stats.map(|stats| stats.keys);
-            Gauge "memory_store_events" "Admissions stored one by one in the memory store" = stats.map(|stats| stats.events);
+            Gauge "memory_store_events" "Admissions that the memory store stores individually" = stats.map(|stats| stats.events);
             Gauge "memory_store" in Bytes "Bytes of the memory store" = stats.map(|stats| stats.bytes);
-            Counter "memory_store_evictions" "Keys evicted while they still counted something" = stats.map(|stats| stats.evicted);
+            Counter "memory_store_evictions" "Keys evicted while their count was above zero" = stats.map(|stats| stats.evicted);
             Counter "memory_store_swept" "Expired keys removed" = stats.map(|stats| stats.swept);
-            Gauge "memory_store_shared_counters" "Counters shared by keys because the memory store is full" = stats.map(|stats| stats.shared_counters);
-            Counter "memory_store_shared_decisions" "Decisions by a shared counter" = stats.map(|stats| stats.shared);
+            Gauge "memory_store_shared_counters" "Counters that keys share because the memory store is full" = stats.map(|stats| stats.shared_counters);
+            Counter "memory_store_shared_decisions" "Decisions by shared counters" = stats.map(|stats| stats.shared);
             Counter "memory_store_denied_full" "Decisions denied because the memory store was full" = stats.map(|stats| stats.denied_full);
-            Gauge "memory_store_notes" in Bytes "Bytes of request ids and settlements; part of memory_store_bytes" = stats.map(|stats| stats.note_bytes);
+            Gauge "memory_store_notes" in Bytes "Bytes of request ids and settlements, which are also part of slidegate_memory_store_bytes" = stats.map(|stats| stats.note_bytes);
             Counter "memory_store_ids_dropped" "Request ids not stored because memory.max-note-bytes was used up" = stats.map(|stats| stats.ids_dropped);
             Counter "memory_store_settlements_dropped" "Settlements not applied because memory.max-note-bytes was used up" = stats.map(|stats| stats.settlements_dropped);
         }
@@ -225,12 +225,12 @@ impl MetricsCollector {
             calls.map(|calls| Histogram { bounds: &BATCH_BOUNDS, counts: &calls.batches, sum: calls.tried });
         metrics! { page;
             Gauge "breaker_state" ["server"] "Circuit breaker of the Redis server: 0 closed, 1 half-open, 2 open" = breaker_state;
-            Gauge "redis_direct" ["server"] "1 while Redis decides, 0 while this node decides by its share" = each(|server| server.direct.into());
-            Gauge "nodes" ["server"] "Nodes that count on the Redis server, by their heartbeats" = each(|server| server.nodes);
+            Gauge "redis_direct" ["server"] "1 while the Redis server alone decides, 0 while the share of this node limits the decisions" = each(|server| server.direct.into());
+            Gauge "nodes" ["server"] "Nodes that use the Redis server, by their heartbeats" = each(|server| server.nodes);
             Counter "outages" ["server"] "Outages of the Redis server seen by this node" = each(|server| server.outages);
-            Counter "fallback_seconds" ["server"] "Seconds in which this node decided without the Redis server" = seconds;
+            Counter "fallback_seconds" ["server"] "Time during which this node decided without the Redis server, in seconds" = seconds;
             Counter "written_back_permits" ["server"] "Permits written back to the Redis server" = each(|server| server.written_back);
-            Counter "excess_permits" ["server"] "Permits by which write-back raised keys above their limit" = each(|server| server.excess);
+            Counter "excess_permits" ["server"] "Permits above the limits of their keys, caused by writing back" = each(|server| server.excess);
             Gauge "store_in_flight" "Redis calls in flight" = failover.map(|failover| failover.in_flight);
             Counter "store_late" "Redis replies that arrived after their deadline" = failover.map(|failover| failover.late);
             Counter "store_overloaded" "Decisions without Redis because too many calls were in flight" = failover.map(|failover| failover.overloaded);
@@ -238,12 +238,12 @@ impl MetricsCollector {
             Gauge "journal" in Bytes "Bytes of the journal" = journal.map(|journal| journal.bytes);
             Counter "store_calls" "Redis calls that decide or settle" = calls.map(|calls| calls.calls);
             Counter "store_requests" "Requests decided by Redis calls" = calls.map(|calls| calls.requests);
-            Counter "store_errors" ["kind"] "Failed Redis calls by kind" = errors;
+            Counter "store_errors" ["kind"] "Failed Redis calls, by kind of fault" = errors;
             Histogram "store_call_duration" in Seconds "Duration of Redis calls" = durations;
-            Histogram "store_batch_size" "Requests per Redis call" = batches;
+            Histogram "store_batch_size" "Number of requests in each Redis call" = batches;
             Counter "deny_cache_hits" "Denials answered from the deny cache" = stats.map(|stats| stats.deny_cache.hits);
             Counter "coalesced_calls" "Redis calls sent by the coalescer" = stats.map(|stats| stats.coalesce.calls);
-            Counter "coalesced_requests" "Requests in those calls" = stats.map(|stats| stats.coalesce.requests);
+            Counter "coalesced_requests" "Requests in the Redis calls sent by the coalescer" = stats.map(|stats| stats.coalesce.requests);
             Counter "lease_decisions" "Decisions from leased permits" = stats.map(|stats| stats.lease.answered);
             Gauge "lease_keys" "Keys with leased permits" = stats.map(|stats| stats.lease.keys);
             Gauge "lease_idle_permits" "Leased permits not used yet" = stats.map(|stats| stats.lease.idle);
@@ -262,7 +262,7 @@ impl MetricsCollector {
         let short = (!memory.servers.is_empty()).then_some(u64::from(memory.short));
         let usage = memory.usage.as_ref();
         metrics! { page;
-            Gauge "accuracy_ratio" "Share of recently audited keys whose count was correct" = accuracy.last.map(|(ratio, _)| ratio);
+            Gauge "accuracy_ratio" "Share of the keys in the last audit round whose count was correct" = accuracy.last.map(|(ratio, _)| ratio);
             Counter "accuracy_checked_keys" "Keys audited" = Some(accuracy.checked);
             Counter "accuracy_wrong_keys" "Audited keys with a wrong count" = Some(accuracy.wrong);
             Counter "accuracy_repaired_keys" "Audited keys that were repaired" = Some(accuracy.repaired);
@@ -271,7 +271,7 @@ impl MetricsCollector {
             Gauge "redis_memory_used" in Bytes ["server"] "Memory used by the Redis server" = each(|server| server.used);
             Gauge "redis_memory_max" in Bytes ["server"] "`maxmemory` of the Redis server; 0 if unlimited" = each(|server| server.max);
             Gauge "redis_memory_short" "1 while Redis memory is above `monitor.memory.threshold`" = short;
-            Gauge "redis_keys" ["server"] "Keys in the Redis database, including foreign keys" = each(|server| server.keys);
+            Gauge "redis_keys" ["server"] "Keys in the Redis database, including keys of other programs" = each(|server| server.keys);
             Gauge "redis_own_keys" "Slidegate keys in Redis, estimated from a sample" = usage.map(|usage| usage.keys);
             Gauge "redis_own" in Bytes "Bytes of Slidegate keys in Redis, estimated from a sample" = usage.map(|usage| usage.bytes);
             Counter "gc_runs" "Garbage collection runs" = Some(memory.cleanups);
@@ -313,7 +313,12 @@ pub(super) mod tests {
             let unit = self.unit.as_ref().map(|unit| format!("_{}", unit.as_str())).unwrap_or_default();
             let labels = self.labels.map(|label| format!("`{label}`")).join(", ");
             let Metric { kind, name, help, .. } = self;
-            format!("| `slidegate_{name}{unit}` | {} | {labels} | {help} |", kind.as_str())
+            let suffix = match kind {
+                MetricType::Counter => "_total",
+                MetricType::Info => "_info",
+                _ => "",
+            };
+            format!("| `slidegate_{name}{unit}{suffix}` | {} | {labels} | {help} |", kind.as_str())
         }
     }
 
