@@ -27,7 +27,7 @@ fn alerts_fire_when_they_should() {
     promtool(&["test", "rules", "alerts.test.yaml"]);
 }
 
-/// Each alert describes the problem, and links to its runbook.
+/// Each alert describes the problem, and links to its runbook, whose base Prometheus sets.
 #[test]
 fn every_alert_links_to_a_runbook() {
     let alerts = fs::read_to_string(deploy().join("prometheus/alerts.yaml")).unwrap();
@@ -40,7 +40,8 @@ fn every_alert_links_to_a_runbook() {
             operations.contains(&format!("\n### {name}\n")),
             "docs/explanation/operations.md says what to do about {name}"
         );
-        let link = format!("runbook: docs/explanation/operations.md#{}\n", name.to_lowercase());
+        let path = format!("docs/explanation/operations.md#{}\"\n", name.to_lowercase());
+        let link = format!("runbook_url: \"{{{{ $externalLabels.slidegate_docs }}}}{path}");
         assert!(alerts.contains(&link), "{link}");
         assert!(tests.contains(&format!("alertname: {name}\n")), "alerts.test.yaml shows {name}");
     }
