@@ -137,9 +137,13 @@ export class Editor {
   mark(found) {
     const rows = found.slice(0, MESSAGES);
     const [height, above] = [this.rowHeight(), this.paddingTop()];
-    $("editor-marks").replaceChildren(...rows.filter(({ line }) => line).map(({ line, message }) => {
-      const band = el("div", {}, el("span", {}, ...marked(message)));
+    const lines = [...new Set(rows.map(({ line }) => line).filter(Boolean))];
+    $("editor-marks").replaceChildren(...lines.map((line) => {
+      const messages = rows.filter((row) => row.line === line).map(({ message }) => message);
+      const band = el("div", {}, el("span", {}, ...marked(messages.join("; "))));
       band.style.top = `${above + (line - 1) * height}px`;
+      // The message begins to the right of the text of its line.
+      band.style.paddingLeft = `calc(${this.lines[line - 1]?.length ?? 0}ch + 1.6rem)`;
       return band;
     }));
     $("editor-messages").replaceChildren(...rows.map(({ line, message }) =>

@@ -121,7 +121,7 @@ export class Inspector {
     const bar = $("inspector-bar").parentElement;
     bar.hidden = limit == null;
     meter(bar, limit ? used / limit : 0, limit != null && !nextFree(this.read).free);
-    const facts = [rule ?? "no rule has this key", limit == null ? null : limitWords(limit, window_ms), algorithmWords(algorithm)];
+    const facts = [rule ?? "no rule has this key", limit == null ? null : limitWords(limit, window_ms, algorithm), algorithmWords(algorithm)];
     text($("inspector-rule"), facts.filter(Boolean).join(", "));
     this.timeline.show(this.read, moment);
     text($("timeline-note"), note(answer, this.timeline.summed));

@@ -72,7 +72,7 @@ export class RulePanel {
 
   facts(rule) {
     const asked = rule.allowed_minute + rule.denied_minute;
-    text($("rule-limit"), limitWords(rule.limit, rule.window_ms));
+    text($("rule-limit"), limitWords(rule.limit, rule.window_ms, rule.algorithm));
     text($("rule-kind"), `${algorithmWords(rule.algorithm)}, ${rule.key?.length ? `per ${rule.key.join(", ")}` : "one count for all"}, ${rule.mode}`);
     text($("rule-charged"), count(rule.charged_minute));
     text($("rule-not-charged"), rule.not_charged_minute ? `${count(rule.not_charged_minute)} more had room here, but another rule denied them` : "requests");

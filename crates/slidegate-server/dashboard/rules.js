@@ -69,7 +69,7 @@ export class RulesTable {
     if (!row) this.rows.set(rule.rule, (row = build(rule.rule, () => this.open(rule.rule))));
     const { parts: cells } = row;
     text(cells.key, rule.key?.length ? `per ${rule.key.join(", ")}` : "one count for all");
-    text(cells.limit, limitWords(rule.limit, rule.window_ms));
+    text(cells.limit, limitWords(rule.limit, rule.window_ms, rule.algorithm));
     const effective = rule.effective_limit != null && rule.effective_limit !== rule.limit;
     text(cells.algorithm, algorithmWords(rule.algorithm) + (effective ? `, now ${count(rule.effective_limit)}` : ""));
     text(cells.mode, rule.mode);

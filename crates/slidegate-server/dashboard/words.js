@@ -64,8 +64,9 @@ export const clockFine = (ms) => `${time.format(ms)}.${String(Math.floor(((ms % 
 
 const ONE = { 1000: "second", 60_000: "minute", 3_600_000: "hour", 86_400_000: "day" };
 
-/** `3 per 5 s`, `100 per minute`. */
-export const limitWords = (limit, ms) => (limit == null ? "no limit" : `${count(limit)} per ${ONE[ms] ?? span(ms)}`);
+/** `3 per 5 s`, `100 per minute`, or `2 at a time` for the algorithm `concurrency`. */
+export const limitWords = (limit, ms, algorithm) =>
+  limit == null ? "no limit" : algorithm === "concurrency" ? `${count(limit)} at a time` : `${count(limit)} per ${ONE[ms] ?? span(ms)}`;
 
 export const algorithmWords = (name) => (name ?? "").replaceAll("-", " ");
 

@@ -211,11 +211,18 @@ fn rule_editor_reports_errors_and_saves() {
         let text = page.run("return document.querySelector('#editor').value", &[]);
         let text = text.as_str().unwrap();
         assert!(text.contains("limit: 3"), "{text}");
-        let wrong = text.replacen("limit: 3", "limit: none", 1);
+        let wrong =
+            text.replacen("limit: 3", "limit: none, a-field-that-no-rule-has: 1, another-such-field: 2", 1);
         let line = 1 + wrong.lines().position(|line| line.contains("limit: none")).unwrap();
         page.fill("#editor", &wrong);
         page.click("#editor-check");
         page.wait_for_element(&format!("#editor-messages li[data-line=\"{line}\"]"));
+        assert_eq!(page.run("return document.querySelectorAll('#editor-marks div').length", &[]), json!(1));
+        let covered = "const message = document.querySelector('#editor-marks span').getBoundingClientRect(); \
+                       const text = document.createRange(); text.selectNodeContents(document.querySelector('#editor-colors')); \
+                       return message.width > 0 && [...text.getClientRects()].some(part => part.right > message.left && part.left < message.right \
+                       && part.bottom > message.top && part.top < message.bottom)";
+        assert_eq!(page.run(covered, &[]), json!(false), "the message covers no text");
         page.picture("editor-wrong");
         page.accessible("a mistake");
         page.fill("#editor", &text.replacen("limit: 3", "limit: 4", 1));
