@@ -18,13 +18,10 @@ use super::dto::{Attributes, JsonU64, read_json};
 use super::error::{ApiError, BODY_ERRORS, Code, ErrorBody};
 use super::operation::{Access, DECISION_HEADERS, Operation};
 use super::response::{BufferedResponse, json, ok};
-use crate::app::decision_body::DecisionBody;
+use crate::app::decision_body::{AD_HOC_ALLOWED_EXAMPLE, ALLOWED_EXAMPLE, DENIED_EXAMPLE, DecisionBody};
 
 pub(super) const LOGIN_EXAMPLE: &str = r#"{"attributes":{"api":"/login","ip":"1.2.3.4","user":"alice"}}"#;
-const ALLOWED_EXAMPLE: &str = r#"{"allowed":true,"code":0,"denied_by":null,"retry_after_ms":0,"limits":[{"rule":"login-per-ip","key":"login-per-ip:ip=1.2.3.4","limit":3,"used":1,"remaining":2,"retry_after_ms":0,"reset_after_ms":5000},{"rule":"login-per-user","key":"login-per-user:user=alice","limit":5,"used":1,"remaining":4,"retry_after_ms":0,"reset_after_ms":60000}],"reservation":null,"source":"store"}"#;
-const DENIED_EXAMPLE: &str = r#"{"allowed":false,"code":10007,"denied_by":"login-per-ip","retry_after_ms":4986,"limits":[{"rule":"login-per-ip","key":"login-per-ip:ip=1.2.3.4","limit":3,"used":3,"remaining":0,"retry_after_ms":4986,"reset_after_ms":5000},{"rule":"login-per-user","key":"login-per-user:user=alice","limit":5,"used":3,"remaining":2,"retry_after_ms":0,"reset_after_ms":59993}],"reservation":null,"source":"store"}"#;
 pub(super) const AD_HOC_EXAMPLE: &str = r#"{"resource":"user123","limit":10,"window":"1s","permits":3}"#;
-const AD_HOC_ALLOWED_EXAMPLE: &str = r#"{"allowed":true,"code":0,"denied_by":null,"retry_after_ms":0,"limits":[{"rule":"ad-hoc","key":"ad-hoc:resource=user123:window=1s","limit":10,"used":3,"remaining":7,"retry_after_ms":0,"reset_after_ms":1000}],"reservation":"1794774215407676.0.3.33.ad-hoc:resource=user123:window=1s.5f0c7ab4d1e6938207cd45be91f3a86e","source":"store"}"#;
 
 pub(super) fn acquire_operation() -> Operation {
     decision_operation("acquire", "Request permits")
