@@ -275,8 +275,8 @@ impl Redis {
         Some(Error::unavailable(format!("Redis at {address} does not answer ({fault})")))
     }
 
-    /// Waits until Redis answers, and logs the warnings of its report. Returns the outage of the start, if Redis did not answer
-    /// at once.
+    /// Waits until Redis answers, and logs the warnings of its report. If Redis did not answer the first
+    /// call, returns the outage that began then.
     async fn report(&self) -> Option<Outage> {
         let store = self.failover.store();
         let (mut outage, mut last_error) = (None, None);

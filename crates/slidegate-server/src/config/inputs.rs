@@ -164,7 +164,7 @@ impl Inputs {
     }
 }
 
-/// Returns the text that helps with a name that nothing reads.
+/// Returns a hint for an environment variable that the server does not read, such as the name that was meant.
 fn hint(name: &str, names: &[&str], section: &Description) -> String {
     let short: Vec<&str> = names.iter().filter_map(|name| name.strip_prefix(PREFIX)).collect();
     if let Some(meant) = nearest(name.trim_start_matches(PREFIX), &short) {

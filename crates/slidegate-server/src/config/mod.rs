@@ -215,7 +215,7 @@ fn read(fields: Fields<'_>, reader: &mut Reader) -> Option<Config> {
     Some(Config { rules, settings, warnings, rules_text: None, referenced: Vec::new() })
 }
 
-/// Warns of `${` in the rules, which have no references.
+/// Warns if the rules contain `${`: references are replaced only in settings, not in rules.
 fn warn_of_references_in_rules(fields: &Fields<'_>, reader: &mut Reader) {
     for name in RulesFile::names() {
         if let Some(node) = fields.get(name)

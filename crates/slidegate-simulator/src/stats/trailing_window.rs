@@ -21,7 +21,8 @@ struct Window {
     /// Stored because its construction takes longer than an admission.
     quota: Quota,
     state: State,
-    /// Sequence number of the latest admission. A repeated request, with the same id, has an earlier one.
+    /// Sequence number of the latest admission. A repeated request has the number of its first admission, which is not
+    /// greater.
     latest: Option<u64>,
     /// Request ids of the attempts at the latest instant. Attempts have no sequence number.
     ids: (Micros, Vec<RequestId>),

@@ -116,7 +116,8 @@ impl Summary {
 /// Adds the waits of `n` requests that were never sent. The waits are spread evenly, and the first request waited
 /// longest.
 fn charge(latency: &mut Histogram<u64>, n: u64, longest: u64) {
-    // Requests are added in groups, because there may be billions. The groups match the precision of three digits.
+    // Requests are added in groups, because there may be billions. More groups would not make
+    // the result more precise, because the histogram keeps three digits.
     let groups = n.min(10_000);
     for group in 0..groups {
         let (from, to) = (n * group / groups, n * (group + 1) / groups);
