@@ -19,15 +19,15 @@ use tokio::task::AbortHandle;
 
 use crate::config::Limits;
 
-/// Minimum idle time before a connection that has sent a request may be evicted. By then its last response
-/// has left.
+/// Minimum idle time before a connection that has sent a request may be evicted. After this time, its last
+/// response has left the server.
 const MIN_IDLE: Micros = Micros::from_secs(1);
 
-/// Minimum time between two scans for idle connections. A scan takes a step per connection, so a flood of new
-/// connections does not cause more scans.
+/// Minimum time between two scans for idle connections. A scan visits every connection, so a flood of new
+/// connections must not cause more scans.
 const SCAN_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Divisor of the capacity: one scan evicts at most 1/100 of it, the longest idle first.
+/// Divisor of the capacity: one scan evicts at most 1/100 of the capacity, the longest idle connections first.
 const EVICTION_DIVISOR: usize = 100;
 
 /// Prefix length of the IPv6 network that counts as one client: providers give each customer at least a /64.
@@ -63,23 +63,23 @@ impl ConnectionState {
         begun
     }
 
-    /// Marks the end of the request that [`begin`](ConnectionState::begin) started. Its response was sent, or
-    /// is on its way.
+    /// Marks the end of the request that [`begin`](ConnectionState::begin) started. The response was sent, or
+    /// is being sent.
     pub(crate) fn end(&self, now: Micros) {
         self.idle_since.store(now.get(), Ordering::Relaxed);
         self.busy.fetch_sub(1, Ordering::AcqRel);
     }
 
-    /// Opens one of at most `max` streams; returns false if there are as many already.
-    /// [`close_stream`](ConnectionState::close_stream) ends it.
+    /// Counts one more open stream. Returns false if `max` streams are open already.
+    /// [`close_stream`](ConnectionState::close_stream) undoes the count.
     #[must_use]
     pub(crate) fn open_stream(&self, max: usize) -> bool {
         let open = |open| (open < max).then(|| open + 1);
         self.streams.fetch_update(Ordering::AcqRel, Ordering::Acquire, open).is_ok()
     }
 
-    /// Counts a gRPC call that waits for its request message, and returns how many waited before.
-    /// [`end_wait`](ConnectionState::end_wait) ends it.
+    /// Counts a gRPC call that waits for its request message, and returns how many calls waited before.
+    /// [`end_wait`](ConnectionState::end_wait) undoes the count.
     pub(crate) fn begin_wait(&self) -> usize {
         self.waiting_calls.fetch_add(1, Ordering::Relaxed)
     }
@@ -112,7 +112,8 @@ pub(crate) struct ConnectionSlots {
     slot_freed: Notify,
 }
 
-/// Open connections by number. Numbers grow, so the lowest is the oldest connection.
+/// Open connections by number. Each new connection gets a higher number, so the oldest connection has the
+/// lowest.
 #[derive(Default)]
 struct Table {
     next: u64,
@@ -128,7 +129,8 @@ struct Slot {
     abort: Option<AbortHandle>,
 }
 
-/// Numbers of all open connections, or of those of one address. Evicted connections are not included.
+/// Numbers of all open connections, or of the open connections of one address. Evicted connections are not
+/// included.
 #[derive(Default)]
 struct Group {
     members: BTreeSet<u64>,
@@ -143,7 +145,7 @@ pub(crate) struct SlotGuard {
     slots: Arc<ConnectionSlots>,
     pub(crate) number: u64,
     pub(crate) state: Arc<ConnectionState>,
-    /// Number of connections that were evicted for this one.
+    /// Number of connections that were evicted to make room for this connection.
     pub(crate) evicted: usize,
 }
 
@@ -158,8 +160,8 @@ impl ConnectionSlots {
         })
     }
 
-    /// Waits for a slot for a connection from `peer`. Returns `None` if its address has the maximum number of
-    /// connections and all of them are in use.
+    /// Waits for a slot for a connection from `peer`. Returns `None` if the address of `peer` has the maximum
+    /// number of connections and all of them are in use.
     pub(crate) async fn acquire(self: &Arc<Self>, peer: IpAddr) -> Option<SlotGuard> {
         let address = counted_address(peer);
         let mut evicted = 0;
@@ -222,7 +224,7 @@ impl Table {
         }
     }
 
-    /// Removes a connection from its groups, so that it no longer counts.
+    /// Removes a connection from its groups, so that the groups no longer count it.
     fn remove_from_groups(&mut self, number: u64, address: IpAddr) {
         for group in [Some(&mut self.all), self.addresses.get_mut(&address)].into_iter().flatten() {
             group.members.remove(&number);
@@ -240,7 +242,8 @@ impl Table {
         }
     }
 
-    /// Evicts unused connections of `address`, or of any address if it is `None`. Returns how many.
+    /// Evicts unused connections of `address`, or of any address if `address` is `None`. Returns how many it
+    /// evicted.
     fn evict(&mut self, address: Option<IpAddr>, capacity: usize, now: Micros) -> usize {
         while let Some(number) = self.group(address).and_then(|group| group.without_request.pop_first()) {
             if self.close(number, |state| !state.has_sent_request.load(Ordering::Relaxed)) {
@@ -332,12 +335,12 @@ mod tests {
             assert!(guards[n as usize].state.begin());
         }
         let now = slots.clock.now().get();
-        // The first has a request in flight, the last one was active just now.
+        // Connection 0 has a request in flight, and connection 2 was active just now.
         guards[1].state.end(Micros::new(now - 5_000_000));
         guards[2].state.end(Micros::new(now));
         let next = slots.acquire(address(4)).await.unwrap();
         assert_eq!(guards.iter().map(is_closed).collect::<Vec<_>>(), [false, true, false]);
-        // All of them are in use now, so the next connection waits for a free slot.
+        // All connections are in use now, so the next connection waits for a free slot.
         assert!(next.state.begin());
         assert!(guards[2].state.begin());
         let waiting = tokio::spawn({

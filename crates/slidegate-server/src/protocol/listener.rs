@@ -63,7 +63,8 @@ pub(crate) async fn accept<H: ConnectionHandler>(
             _ = stop.changed() => return,
         };
         let Ok((stream, peer)) = accepted else {
-            // Running out of file descriptors, or a client that has left already, is no reason to stop.
+            // Accepting fails if file descriptors run out or if the client has left already. The listener
+            // continues.
             tokio::time::sleep(Duration::from_millis(10)).await;
             continue;
         };
@@ -126,7 +127,7 @@ async fn serve_connection<H: ConnectionHandler>(
     }
 }
 
-/// Time that a client has to notice that the server sends nothing more.
+/// Maximum time to wait for the client to close the connection, after the server has sent everything.
 const LINGER_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Shuts down the write side, then reads until the client closes or the timeout expires.
@@ -143,14 +144,15 @@ pub(crate) async fn linger_close(stream: &mut impl Stream) {
     let _ = tokio::time::timeout(LINGER_TIMEOUT, linger).await;
 }
 
-/// Length of the accept queue. The system may allow fewer (`net.core.somaxconn`). A client whose connection
-/// does not fit tries again only after a second, so the usual 128 are too few when many clients connect at
-/// once.
+/// Length of the accept queue. The system may allow a shorter queue (`net.core.somaxconn`). A client whose
+/// connection does not fit tries again only after a second, so the usual length of 128 is too short when many
+/// clients connect at once.
 const BACKLOG: u32 = 4_096;
 
 fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
-    // `TcpListener::bind` does the same: a restarted server need not wait for the connections of the old one.
+    // `TcpListener::bind` does the same: a restarted server need not wait for the connections of the old
+    // process.
     #[cfg(unix)]
     socket.set_reuseaddr(true)?;
     socket.bind(address)?;

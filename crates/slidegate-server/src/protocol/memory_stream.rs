@@ -23,7 +23,7 @@ pub(crate) async fn exchange<H: ConnectionHandler>(handler: H, pieces: &[&[u8]])
     bytes
 }
 
-/// Pieces of the input, the first one at the end. Each read returns at most one of them.
+/// Pieces of the input in reverse order. Each read returns bytes of at most one piece.
 struct Pieces(Vec<Vec<u8>>);
 
 impl AsyncRead for Pieces {

@@ -69,7 +69,7 @@ pub async fn run(listeners: Listeners, app: Arc<AppState>, shutdown: impl Future
     if tokio::time::timeout(timeout, stop.closed()).await.is_ok() {
         tracing::info!(event = "connections_closed", "all requests are answered");
     } else {
-        // Such a connection belongs to a client that does not read, or that sends a request slowly.
+        // A connection is still open if its client does not read the response, or sends a request slowly.
         let (open, timeout) = (open(), Micros::from(timeout));
         tracing::warn!(
             event = "connections_cut",

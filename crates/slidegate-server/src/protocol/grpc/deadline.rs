@@ -7,7 +7,7 @@ use tonic::Status;
 
 const HEADER: &str = "grpc-timeout";
 
-/// Returns the timeout of the call: the caller's own, but at most `max`.
+/// Returns the timeout of the call: the timeout that the caller sends, but at most `max`.
 pub(super) fn from_headers(headers: &HeaderMap, max: Duration) -> Result<Duration, Status> {
     let Some(text) = headers.get(HEADER) else { return Ok(max) };
     let timeout = parse(text.as_bytes()).ok_or_else(|| {

@@ -13,10 +13,10 @@ use crate::envoy::DOMAIN;
 /// Maximum number of descriptors in one request.
 const MAX_DESCRIPTORS: usize = 64;
 
-/// Maximum number of entries in one descriptor: one attribute is the domain.
+/// Maximum number of entries in one descriptor: the domain takes one of the attributes.
 const MAX_ENTRIES: usize = MAX_ATTRIBUTES - 1;
 
-/// Units of Envoy's limits and their lengths in seconds. [`RateLimitUnit`] has the same numbers, but no week.
+/// Units of Envoy's limits and their lengths in seconds. [`RateLimitUnit`] has the same numbers, but no `Week`.
 pub(super) const UNITS: [(Unit, u64); 7] = [
     (Unit::Second, 1),
     (Unit::Minute, 60),
@@ -45,13 +45,13 @@ fn lossy(bytes: Vec<u8>) -> String {
 }
 
 pub(super) struct Descriptor {
-    /// Entries with the names of attributes as keys.
+    /// Entries whose keys are names of attributes: repeated keys were renamed.
     entries: Vec<Entry>,
     permits: u64,
     limit_override: Option<LimitOverride>,
 }
 
-/// Limit that a descriptor carries itself.
+/// Limit that a descriptor contains.
 pub(super) struct LimitOverride {
     resource: String,
     pub(super) limit: u32,
@@ -79,8 +79,8 @@ impl Descriptors {
         Ok(Descriptors { descriptors: descriptors.collect::<Result<_, _>>()?, domain })
     }
 
-    /// Returns a request for each descriptor, or its override if that is a limit of 0, which no request can
-    /// express.
+    /// Returns one request for each descriptor. If a descriptor contains a limit of 0, returns this limit
+    /// instead, because a request cannot have a limit of 0.
     pub(super) fn requests(&self) -> impl ExactSizeIterator<Item = Result<Request<'_>, &LimitOverride>> {
         self.descriptors.iter().map(|descriptor| descriptor.request(&self.domain))
     }
@@ -100,7 +100,7 @@ impl Descriptor {
             entries.map(|entry| Entry { key: lossy(entry.key), value: lossy(entry.value) }).collect();
         let limit_override = limit.map(|limit| LimitOverride::check(limit, domain, &entries)).transpose()?;
         number_repeated_keys(&mut entries);
-        // If a descriptor sets its own cost to 0, it only reads.
+        // A descriptor whose own cost is 0 only reads the state.
         let permits = hits_addend.unwrap_or(permits);
         Ok(Descriptor { entries, permits, limit_override })
     }
@@ -136,8 +136,8 @@ impl LimitOverride {
     }
 }
 
-/// Renames repeated keys: the second entry with one key becomes `key.2`, the third `key.3`. The first
-/// `domain` is the domain itself.
+/// Renames repeated keys: the second entry with the key `key` becomes `key.2`, the third `key.3`. The domain
+/// counts as the first `domain`, so the first entry with the key `domain` becomes `domain.2`.
 fn number_repeated_keys(entries: &mut [Entry]) {
     // Starts from the last entry, so that the entries before it still have their original keys.
     for i in (0..entries.len()).rev() {
@@ -150,7 +150,7 @@ fn number_repeated_keys(entries: &mut [Entry]) {
     }
 }
 
-/// Returns a resource name that is unique for a domain and its entries: separators in them are escaped.
+/// Returns a resource name that is unique for a domain and its entries: separators in either are escaped.
 fn resource(domain: &str, entries: &[Entry]) -> String {
     let mut text = String::with_capacity(64);
     escape(&mut text, domain);
@@ -188,7 +188,8 @@ mod tests {
         number_repeated_keys(&mut entries);
         let keys: Vec<_> = entries.iter().map(|entry| entry.key.as_str()).collect();
         assert_eq!(keys, ["a", "b", "a.2", "domain.2", "a.3"]);
-        // The conversion of envoyproxy/ratelimit's files numbers keys in the same way.
+        // `crate::envoy` converts the configuration of envoyproxy/ratelimit. It must number keys in the same
+        // way.
         let envoy_attributes =
             crate::envoy::attributes("d", [("a", "1"), ("b", "2"), ("a", ""), ("domain", "3"), ("a", "4")]);
         assert!(envoy_attributes.iter().skip(1).map(|(name, _)| name.as_ref()).eq(keys));

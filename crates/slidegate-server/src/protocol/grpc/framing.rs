@@ -27,8 +27,9 @@ const PREFIX_BYTES: usize = 5;
 /// its HTTP/2 stream.
 const WAITING_CALL_BYTES: usize = 8 << 10;
 
-/// Number of calls per connection that may wait without charging the budget for unfinished requests. A
-/// message often arrives a moment after its call: clients that use up the budget must not stop others.
+/// Number of calls per connection that may wait without charging the budget for unfinished requests. A message
+/// often arrives a moment after the headers of its call, and such a call must succeed even if other clients
+/// have used up the budget.
 const FREE_CALLS: usize = 8;
 
 /// Call that waits for its message, and its share of the budget for unfinished requests.
@@ -43,7 +44,7 @@ impl<'s> WaitingCall<'s> {
         WaitingCall { state, is_free: state.begin_wait() < FREE_CALLS, share }
     }
 
-    /// Charges the budget for a call that waits and has received `bytes` bytes of its message.
+    /// Charges the budget for this call, which has received `bytes` bytes of its message.
     fn wait(&self, bytes: usize) -> Result<(), Status> {
         let bytes =
             if self.is_free { bytes.saturating_sub(WAITING_CALL_BYTES) } else { bytes + WAITING_CALL_BYTES };
@@ -62,8 +63,8 @@ impl Drop for WaitingCall<'_> {
     }
 }
 
-/// Reads the single message of a call. A call that has to wait for it charges the budget share that `hold`
-/// returns.
+/// Reads the single message of a call. If the call has to wait for the message, it charges the budget share
+/// that `hold` returns.
 pub(super) async fn read_message<M, B>(
     mut body: B,
     state: &ConnectionState,

@@ -35,8 +35,8 @@ pub(super) struct Health {
     /// Status at the last check, shared by all watches. `Unknown` before the first check. The channel closes when the server
     /// stops.
     status: watch::Receiver<ServingStatus>,
-    /// Held from a check of the status until it is published or its watch has begun. So a watch never gets a status that is
-    /// older than its first one.
+    /// Held from a check of the status until the status is published, or is the first status of a new watch. So a
+    /// watch never gets a status that is older than its first status.
     checking: Arc<Mutex<()>>,
 }
 
@@ -62,7 +62,7 @@ impl Health {
         let mut published = self.status.clone();
         let status = if is_known {
             let _checking = self.checking.lock().await;
-            // The last published status may be old: nothing is published while there is no watch.
+            // No status is published while there is no watch, so the last published status may be old.
             published.mark_unchanged();
             status_of(&self.app).await
         } else {
@@ -98,7 +98,7 @@ async fn poll_status(
             Ok(()) = draining.changed() => {}
             _ = stop.changed() => break,
         }
-        // One receiver belongs to [`Health`] itself.
+        // [`Health`] itself has one receiver, and each watch has another.
         if sender.receiver_count() > 1 {
             let _checking = checking.lock().await;
             sender.send_replace(status_of(&app).await);

@@ -7,9 +7,9 @@ use hyper::rt::Executor;
 
 /// Polls each call once before it spawns a task for it.
 ///
-/// A decision in memory is ready at the first poll, because the message arrives with its headers. A task
-/// would cost more than the decision and move it to another core. A call that is pending becomes a task,
-/// whose first poll registers the waker. So the poll here needs none.
+/// A decision in memory is ready at the first poll, because the message arrives with its headers. A task would
+/// cost more than the decision and move it to another core. A call that is pending becomes a task, whose first
+/// poll registers the waker. So the poll in this executor needs no waker.
 #[derive(Clone, Copy)]
 pub(super) struct InlineExecutor;
 

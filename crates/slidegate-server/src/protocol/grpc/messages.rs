@@ -111,10 +111,10 @@ pub struct DescriptorStatus {
     /// Limit with the fewest permits left.
     #[prost(message, optional, tag = "2")]
     pub current_limit: Option<RateLimit>,
-    /// Permits left of that limit.
+    /// Permits left of `current_limit`.
     #[prost(uint32, tag = "3")]
     pub limit_remaining: u32,
-    /// Time until that limit has more permits.
+    /// Time until `current_limit` has more permits.
     #[prost(message, optional, tag = "4")]
     pub duration_until_reset: Option<prost_types::Duration>,
 }

@@ -1,6 +1,6 @@
 //! gRPC server: Envoy's rate limit service, health checks and reflection.
 //!
-//! A decision takes less time than a router or a task switch. So `ShouldRateLimit` and health checks bypass
+//! Routing or a task switch would take longer than a decision. So `ShouldRateLimit` and health checks bypass
 //! tonic's routes and run in the task that reads the connection if they can be answered immediately (see
 //! `inline_executor`). Tonic serves reflection.
 
@@ -48,8 +48,8 @@ use crate::common::protocol::Protocol;
 use crate::common::timeout::within;
 use crate::telemetry::trace::TraceContext;
 
-/// Maximum size of a message, in bytes. A client of Envoy can make a descriptor as long as its headers may
-/// be.
+/// Maximum size of a message, in bytes. Envoy can copy headers of its client into a descriptor, so a descriptor
+/// can be as long as these headers.
 const MAX_MESSAGE: usize = 1 << 20;
 
 /// HTTP/2 flow control window of one call, in bytes. The window of a connection is four times as large.
@@ -113,8 +113,8 @@ impl ConnectionHandler {
                 rate_limit::decide(instrumented, message).await
             });
             let response = match within(timeout, decision).await.ok_or_else(deadline::exceeded)? {
-                // By default Envoy lets a request pass if the call fails. A client must not achieve that with
-                // long headers.
+                // By default Envoy lets a request pass if the rate limit call fails. A client could cause this
+                // failure with long headers, so the call succeeds with the verdict `OverLimit`.
                 Err(status) if status.code() == Code::ResourceExhausted => {
                     self.app.stats.count_denied(Protocol::Grpc);
                     rate_limit::over_limit()
@@ -147,8 +147,8 @@ impl ConnectionHandler {
         Ok(response.map(|body| Either::Right(stream.hold(body))))
     }
 
-    /// Checks the token of a call. Health checks need none: load balancers have no token, and the health
-    /// status reveals nothing else.
+    /// Checks the token of a call. Health checks need no token: load balancers have none, and a health check
+    /// reveals only the health status.
     fn is_authorized<B>(&self, request: &Request<B>) -> bool {
         let token = || request.headers().get(AUTHORIZATION).and_then(|header| bearer(header.as_bytes()));
         let access = &self.app.settings.access;
@@ -165,7 +165,8 @@ fn error_response(status: Status) -> Response<ResponseBody> {
     status.into_http::<Body>().map(Either::Right)
 }
 
-/// Marks a request as in flight until it is dropped, also when the client cancels the call.
+/// Guard of a request in flight. The request ends when the guard is dropped, also when the client cancels the
+/// call.
 struct RequestGuard<'c> {
     state: &'c ConnectionState,
     app: &'c AppState,
@@ -193,7 +194,7 @@ impl listener::ConnectionHandler for ConnectionHandler {
     ) {
         let limits = self.app.settings.limits;
         let mut stream = TimeoutStream::new(stream);
-        // A live peer answers at least a ping. A peer that never begins to speak HTTP/2 is not pinged.
+        // A live peer sends at least answers to pings. Only a peer that has begun to speak HTTP/2 is pinged.
         stream.set_read_timeout(Some(limits.head + limits.request));
         stream.set_write_timeout(Some(limits.request));
 
@@ -203,11 +204,12 @@ impl listener::ConnectionHandler for ConnectionHandler {
             .keep_alive_interval(limits.head)
             .keep_alive_timeout(limits.request)
             .max_concurrent_streams(MAX_CONCURRENT_CALLS)
-            // Envoy cancels a call by a reset. A stall of this server is no reason to close the connection
-            // and fail the other calls.
+            // Envoy cancels a call by a stream reset. If this server stalls, many resets wait at once. They
+            // must not close the connection, because that would fail the other calls.
             .max_pending_accept_reset_streams(MAX_CONCURRENT_CALLS as usize)
             .max_header_list_size(MAX_HEADER_BYTES)
-            // Nearly any message fits, and a connection buffers no more than a few messages.
+            // Nearly every message fits into the window of its call, and a connection buffers no more than a
+            // few messages.
             .initial_stream_window_size(FLOW_CONTROL_WINDOW)
             .initial_connection_window_size(4 * FLOW_CONTROL_WINDOW)
             .max_send_buf_size(FLOW_CONTROL_WINDOW as usize)

@@ -24,8 +24,9 @@ pub(super) async fn decide(
 
 /// Acquires the permits of all requests, or of none.
 ///
-/// Most calls have one descriptor, which needs no list. A request for more permits than the limit ever allows
-/// is denied: an error would make Envoy let it pass.
+/// Most calls have one descriptor, whose request is decided alone and not as a list. A request for more permits
+/// than the limit ever allows is denied: if this server returned an error, Envoy would let the client's request
+/// pass.
 async fn acquire(instrumented: Instrumented<'_>, requests: &[Request<'_>]) -> Result<Vec<Decision>, Error> {
     if let [request] = requests {
         match instrumented.acquire(request).await {

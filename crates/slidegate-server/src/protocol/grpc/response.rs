@@ -70,13 +70,13 @@ fn current_limit(limit: &Limit<'_>) -> RateLimit {
     }
 }
 
-/// Returns Envoy's name for the length of this window, `Unknown` if it has none.
+/// Returns Envoy's name for the length of this window, or `Unknown` if Envoy has no name for it.
 fn unit(window: Micros) -> Unit {
     let known = UNITS.iter().find(|(_, seconds)| Micros::from_secs(*seconds) == window);
     known.map_or(Unit::Unknown, |(unit, _)| *unit)
 }
 
-/// Rounds up to whole seconds: Envoy reports only seconds to its client, and truncates.
+/// Rounds up to whole seconds: Envoy reports only whole seconds to its client, and would round down.
 fn seconds(wait: Micros) -> Duration {
     Duration { seconds: i64::try_from(wait.ceil_secs()).unwrap_or(i64::MAX), nanos: 0 }
 }
@@ -108,7 +108,7 @@ fn client_headers(outcomes: &[DescriptorOutcome<'_>]) -> Vec<HeaderValue> {
     headers
 }
 
-/// Returns one limit per rule. If several descriptors matched a rule, this is the one with the fewest permits
+/// Returns one limit per rule. If several descriptors matched a rule, it is the limit with the fewest permits
 /// left.
 fn limits_by_rule<'d>(outcomes: &[DescriptorOutcome<'d>]) -> Vec<Limit<'d>> {
     let mut limits: Vec<Limit<'d>> = Vec::new();

@@ -1,6 +1,6 @@
 //! `GET /v1/access`: rights of the client that sends the request.
 //!
-//! The dashboard calls it before anything else: it always gets an answer, also without a token.
+//! The dashboard sends this request before all others. The server always answers it, also without a token.
 
 use axum::extract::State;
 use axum::http::HeaderMap;

@@ -1,5 +1,4 @@
-//! Authorization of HTTP requests: tokens, and protection against requests that a web page makes a browser
-//! send.
+//! Authorization of HTTP requests: tokens, and protection against requests that a browser sends for a web page.
 
 use std::net::IpAddr;
 
@@ -15,7 +14,7 @@ impl ConnectionHandler {
     /// Checks that a request may be answered. `endpoint` is `None` for an unknown path.
     pub(super) fn authorize(&self, endpoint: Option<Endpoint>, headers: &HeaderMap) -> Result<(), ApiError> {
         if headers.get_all(header::AUTHORIZATION).iter().nth(1).is_some() {
-            // Two proxies on the way could each use a different header.
+            // A proxy on the way and this server could each use a different one of the two headers.
             let message = "`authorization` is given twice: send one header";
             return Err(ApiError::new(Code::InvalidRequest, message));
         }
@@ -37,7 +36,7 @@ impl ConnectionHandler {
         }
     }
 
-    /// Returns true if a web page of another site makes a browser send a request that charges.
+    /// Returns true if a web page of another site may have made a browser send a request that charges.
     fn is_cross_site(&self, charge: Charge, headers: &HeaderMap) -> bool {
         match charge {
             Charge::None => false,
@@ -46,11 +45,12 @@ impl ConnectionHandler {
         }
     }
 
-    /// Returns true if a request to `/v1/authorize` has a header that describes another request.
+    /// Returns true if a request to `/v1/authorize` has a header in which a proxy describes the request of its
+    /// client.
     ///
-    /// Proxies forward the headers of that request, including those that browsers add, so the browser's
-    /// headers alone prove nothing. A web page cannot send any of the proxy's
-    /// headers: the browser would first send a preflight request to this server, which does not allow it.
+    /// Proxies also forward the headers that a browser has added, so these headers do not prove that a browser
+    /// called this server. A web page cannot send any of the proxy's headers: the browser would first send a
+    /// preflight request to this server, which does not allow them.
     fn has_proxy_header(&self, headers: &HeaderMap) -> bool {
         let describes_other_request = |name: &HeaderName| {
             PROXY_HEADERS.contains(&name.as_str())
@@ -63,7 +63,7 @@ impl ConnectionHandler {
         headers.keys().any(describes_other_request)
     }
 
-    /// Checks that `token` allows calls that change nothing but counts.
+    /// Checks that `token` allows decisions and reads, which change nothing except counts.
     pub(super) fn authorize_api(&self, token: Option<&[u8]>) -> Result<(), ApiError> {
         if self.app.settings.access.may_call(token) { Ok(()) } else { Err(token_error(token, "a token")) }
     }
@@ -90,7 +90,7 @@ pub(super) fn authorize_change(role: Role, access: &Auth, headers: &HeaderMap) -
         _ if access.may_change(bearer_token(headers)) => {}
         _ => return Err(token_error(bearer_token(headers), "an administrator's token")),
     }
-    // Without a token a web page could make changes through the browser of its visitor.
+    // If no token is required, a web page could make changes through the browser of its visitor.
     if access.has_admin() || !may_be_from_web_page(headers) { Ok(()) } else { Err(cross_site_change_error()) }
 }
 
@@ -98,8 +98,8 @@ pub(super) fn authorize_change(role: Role, access: &Auth, headers: &HeaderMap) -
 const PROXY_HEADERS: [&str; 2] = ["forwarded", "x-real-ip"];
 const PROXY_HEADER_PREFIXES: [&str; 2] = ["x-forwarded-", "x-original-"];
 
-/// Headers that browsers send to other sites without a preflight, or that a web page can set. As attributes
-/// they do not identify the sender.
+/// Headers that browsers send to other sites without a preflight. If an attribute is read from such a header,
+/// the header does not prove that a proxy sent the request.
 const BROWSER_HEADERS: [&str; 12] = [
     "accept",
     "accept-encoding",
@@ -115,7 +115,7 @@ const BROWSER_HEADERS: [&str; 12] = [
     "user-agent",
 ];
 
-/// Error of a call that needs `needed`, and has no token or another one.
+/// Returns the error of a call that requires `needed`, but has no token or a token that is not valid for it.
 fn token_error(token: Option<&[u8]>, needed: &str) -> ApiError {
     let message = match token {
         None => format!("the call has no token and needs {needed}: send `authorization: Bearer TOKEN`"),
@@ -124,8 +124,8 @@ fn token_error(token: Option<&[u8]>, needed: &str) -> ApiError {
     ApiError::new(Code::Unauthorized, message)
 }
 
-/// Returns true if a browser may have sent the request for a web page: a page of another origin, or one under
-/// a host name that was made to resolve to this server (DNS rebinding).
+/// Returns true if a browser may have sent the request for a web page: a page of another origin, or a page
+/// whose host name was made to resolve to this server (DNS rebinding).
 fn may_be_from_web_page(headers: &HeaderMap) -> bool {
     let host = headers.get(header::HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
     let name = host.rsplit_once(':').map_or(host, |(name, _)| name);

@@ -62,7 +62,8 @@ impl Call {
     pub(super) async fn answer(self, request: CallRequest<'_>) -> BufferedResponse {
         let answer = match self {
             Call::Acquire => acquire::acquire(request).await,
-            // Boxed, so that connections that never use these calls need not hold the memory for them.
+            // These futures are boxed, so that connections that never make these calls do not hold the memory
+            // for them.
             Call::Peek => Box::pin(acquire::peek(request)).await,
             Call::AcquireBatch => Box::pin(acquire::batch(request)).await,
             Call::Explain => Box::pin(explain::explain(request)).await,
@@ -83,8 +84,8 @@ impl Call {
         Call::ALL.into_iter().find(|call| call.as_str() == path)
     }
 
-    /// Returns the route of the call. Hyper calls the handler directly, so the router needs the route only for other
-    /// methods of its path.
+    /// Returns the route of the call. The connection handler answers calls without the router, so the router needs
+    /// the route only for other methods of its path.
     pub(super) fn route(self) -> Route {
         let handler = async move |State(app): State<Shared>, request: Request<Body>| {
             self.read_and_answer(app.instrumented(Protocol::Http), request).await.map(Body::from)

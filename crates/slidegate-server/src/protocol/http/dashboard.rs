@@ -149,7 +149,8 @@ fn file_response(name: &str) -> Option<Response> {
         (header::CONTENT_SECURITY_POLICY, POLICY),
         (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
         (header::REFERRER_POLICY, "no-referrer"),
-        // Another version of the server may have another dashboard.
+        // Browsers must ask for the file again, because another version of the server may have another
+        // dashboard.
         (header::CACHE_CONTROL, "no-cache"),
     ];
     for (name, value) in fixed {

@@ -15,7 +15,7 @@ use slidegate::yaml::one_line;
 
 use super::error::{ApiError, Code};
 
-/// Reads the body of a request, whose content type must be JSON. The body itself must enforce the size limit.
+/// Reads the body of a request, whose content type must be JSON. The body type `B` must enforce the size limit.
 pub(super) async fn read_body<B>(request: Request<B>) -> Result<Bytes, ApiError>
 where
     B: HttpBody<Error: Into<BoxError>>,
@@ -46,7 +46,7 @@ pub(super) fn read_json<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, Ap
         return Err(ApiError::new(Code::InvalidJson, "the body must be an object, not a list"));
     }
     serde_json::from_slice(bytes).map_err(|error| {
-        // The error may quote a field name as the client wrote it.
+        // The error may quote a field name exactly as the client wrote it, including line breaks.
         let error = one_line(&error.to_string());
         ApiError::new(Code::InvalidJson, format!("invalid body: {error}"))
     })
@@ -94,7 +94,7 @@ impl Visitor<'_> for JsonU64Visitor {
     }
 }
 
-/// Names and values in the order of the body, so that a repeated name is noticed.
+/// Names and values in the order of the body. Repeated names are kept, so that they can be rejected.
 #[derive(Debug)]
 pub(super) struct Attributes<'a>(Vec<(Cow<'a, str>, Cow<'a, str>)>);
 

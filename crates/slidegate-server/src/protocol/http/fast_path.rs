@@ -1,8 +1,8 @@
 //! Fast path for the most common requests: a complete [`Call`] that arrives in one read.
 //!
-//! The fast path takes a request only if it understands every header. The first request that is anything
-//! else, incomplete or malformed goes to hyper together with all bytes after it, and the connection stays
-//! with hyper. So no request is parsed by both.
+//! The fast path takes a request only if it understands every header. The first request that it cannot take, or
+//! that is incomplete or malformed, goes to hyper together with all bytes after it, and the connection stays
+//! with hyper. So no request is parsed by both the fast path and hyper.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -31,7 +31,7 @@ use crate::telemetry::trace::TraceContext;
 /// Size of the read buffer in bytes. This is the memory cost of an idle connection.
 const READ_BUFFER: usize = 4 << 10;
 
-/// Largest buffer for responses that a connection keeps, in bytes. Few responses are larger.
+/// Largest response buffer that a connection keeps between requests, in bytes. Few responses are larger.
 const MAX_IDLE_BUFFER: usize = 16 << 10;
 
 /// Maximum number of headers that the fast path accepts.
@@ -160,7 +160,7 @@ impl<'a> FastRequest<'a> {
         let mut target = request.path?.splitn(2, '?');
         let call = Call::find(request.method?, target.next()?)?;
         let query = target.next();
-        // Hyper validates queries with other characters.
+        // A query with other characters goes to hyper, which validates it.
         let plain = |b: u8| b.is_ascii_alphanumeric() || b"-_.=&".contains(&b);
         if !query.is_none_or(|query| query.bytes().all(plain)) {
             return None;
@@ -191,7 +191,7 @@ impl<'a> FastRequest<'a> {
             } else if is("transfer-encoding") || is("expect") || is("upgrade") {
                 return None;
             } else if is("origin") || is("sec-fetch-site") {
-                // Cross-site requests are checked in one place only, behind hyper.
+                // Only the slow path checks for cross-site requests.
                 return None;
             } else {
                 caller.read_header(name, value);
@@ -260,8 +260,8 @@ mod tests {
 
     const TOKEN: &str = "Bearer token-0123456789";
 
-    /// Returns the sorted head and the body of the response to bytes that arrive in these pieces. The head is
-    /// sorted because the fast path and hyper order headers differently.
+    /// Returns the sorted head and the body of the response to a request that arrives in these pieces. The head
+    /// is sorted because the fast path and hyper order headers differently.
     async fn answer(pieces: &[&[u8]], requires_token: bool) -> (Vec<String>, String) {
         let rules = Rules::from_yaml("rules: [{ name: r, key: [u], limit: 9, window: 1h, count: attempts }]");
         let mut app = AppState::new(AnyStore::Memory(MemoryStore::new()), rules.unwrap(), "a test");
@@ -278,7 +278,7 @@ mod tests {
         (lines, body.to_owned())
     }
 
-    /// The same bytes get the same response, in one segment and split anywhere.
+    /// A request gets the same response whether it arrives in one segment or is split anywhere.
     #[tokio::test]
     async fn answers_requests_alike_split_anywhere() {
         let valid = format!("authorization: {TOKEN}\r\n");
@@ -324,7 +324,8 @@ mod tests {
         }
     }
 
-    /// Asserts that a request gets the same response in one segment and in any two. Returns the response.
+    /// Asserts that a request gets the same response in one segment and in any two segments. Returns the
+    /// response.
     async fn assert_alike_split_anywhere(request: &str, requires_token: bool) -> (Vec<String>, String) {
         let unsplit = answer(&[request.as_bytes()], requires_token).await;
         for cut in 1..request.len() {

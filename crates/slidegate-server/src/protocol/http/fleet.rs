@@ -108,7 +108,7 @@ async fn fleet(State(app): State<Shared>) -> Json<FleetBody> {
     Json(FleetBody { nodes, requests, rules, error: error.map(|error| error.to_string()) })
 }
 
-/// Returns the sums of the busiest rules, by name.
+/// Returns the sums of the busiest rules, sorted by name.
 fn rules(nodes: &[Node]) -> Vec<RuleBody> {
     let mut sums: BTreeMap<&str, RuleSum> = BTreeMap::new();
     for RuleCounts(rule, second, minute, usage) in nodes.iter().flat_map(|node| &node.summary.rules) {
@@ -133,7 +133,7 @@ struct RuleSum {
     nodes: usize,
     second: Totals,
     minute: Totals,
-    /// Highest usage, in thousandths.
+    /// Highest usage of a key, in thousandths of its limit.
     usage: Option<u64>,
 }
 

@@ -24,7 +24,7 @@ use crate::common::protocol::Protocol;
 use crate::config::{AuthorizeConfig, Origin, deny_status};
 use crate::telemetry::trace::TraceContext;
 
-/// Address of the client of the connection.
+/// Address of the client that opened the connection.
 #[derive(Clone, Copy)]
 pub(super) struct Peer(pub(super) SocketAddr);
 
@@ -90,7 +90,7 @@ async fn authorize(
     uri: Uri,
     head: HeaderMap,
 ) -> Result<Response, ApiError> {
-    // The proxy's configuration sets the parameters.
+    // The proxy's configuration sets the query, so unknown parameters are not rejected.
     let query = QueryParams::read_any(&uri)?;
     let permits = query.number("permits", 0..=MAX_LIMIT)?.unwrap_or(1);
     let config = &app.settings.authorize;

@@ -19,7 +19,7 @@ use super::error::{ApiError, Code};
 use super::operation::{Access, Operation};
 use super::route::Route;
 
-/// Maximum length of a key, in bytes: a rule's name and eight digests, with room to spare.
+/// Maximum length of a key, in bytes: more than enough for the name of a rule and eight digests.
 const MAX_KEY: usize = 2048;
 
 /// The count of a key.
@@ -86,7 +86,7 @@ pub(super) struct KeyRule {
 }
 
 impl KeyRule {
-    /// Describes `key`. `stored` is the limit that the store has, if any.
+    /// Describes `key`. `stored` is the limit that the store has for this key, if any.
     pub(super) fn of(rules: &Rules, key: &Key, stored: Option<u64>) -> Self {
         if key.rule() == AD_HOC {
             return KeyRule::ad_hoc(rules, key, stored);
@@ -106,7 +106,8 @@ impl KeyRule {
         }
     }
 
-    /// The key of a request that gives its own limit contains its window, and tells a bucket from a window.
+    /// Describes the key of a request that gives its own limit. Such a key contains the window, and its prefix
+    /// tells whether its algorithm is a token bucket or a sliding window.
     fn ad_hoc(rules: &Rules, key: &Key, stored: Option<u64>) -> Self {
         let is_bucket = key.as_str().starts_with("ad-hoc:bucket=");
         let algorithm =

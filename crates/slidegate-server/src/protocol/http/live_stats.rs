@@ -21,7 +21,8 @@ const MAX_RULES: usize = 1_000;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// Closes each second of the statistics, for the other nodes, and publishes it if anyone subscribes to the live feed.
+/// Ends each second of the statistics, reports the second to the other nodes, and publishes it if anyone subscribes
+/// to the live feed.
 pub(crate) async fn publish_every_second(app: Arc<AppState>) {
     let clock = SystemClock::new();
     let mut seconds = tokio::time::interval(SECOND);
@@ -166,7 +167,7 @@ fn rules(app: &AppState) -> (Vec<RuleTick>, u64) {
     let rules_in_order: Vec<_> = rules.iter().collect();
     let tick = |(index, shown): (usize, RuleSummary)| {
         let RuleSummary { second, minute, usage } = shown;
-        // Ad-hoc limits have no rule.
+        // The last row is for ad-hoc limits, which have no rule.
         let rule = rules_in_order.get(index)?;
         let quota = rule.quota();
         Some(RuleTick {
@@ -183,7 +184,7 @@ fn rules(app: &AppState) -> (Vec<RuleTick>, u64) {
     (shown.into_iter().filter_map(tick).collect(), would_deny)
 }
 
-/// Drops all but the busiest rules of the last minute, and keeps the order of the others.
+/// Keeps only the [`MAX_RULES`] busiest rules of the last minute, in their previous order.
 pub(super) fn keep_busiest<K: Copy + Ord, R>(rules: &mut Vec<(K, R)>, minute: impl Fn(&R) -> &Totals) {
     if rules.len() > MAX_RULES {
         rules.sort_by_key(|(_, rule)| Reverse(minute(rule).decisions()));

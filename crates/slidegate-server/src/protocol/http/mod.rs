@@ -110,7 +110,7 @@ impl ConnectionHandler {
 
     /// Authorizes and answers a request to `endpoint`.
     ///
-    /// A call takes less time than a router, so calls bypass it.
+    /// Routing would take longer than a call, so calls bypass the router.
     async fn answer(&self, endpoint: Option<Endpoint>, request: Request<Incoming>) -> Response<ResponseBody> {
         if let Err(error) = self.authorize(endpoint, request.headers()) {
             return error.into_buffered().map(|body| Either::Left(Full::new(body)));
@@ -132,7 +132,7 @@ impl ConnectionHandler {
 fn request_timeout() -> BufferedResponse {
     let error = ApiError::new(Code::Timeout, "the request took too long to arrive");
     let mut answer = error.into_buffered();
-    // The rest of the body would be taken for the next request.
+    // The body was not read completely. On an open connection, its rest would be parsed as the next request.
     answer.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
     answer
 }

@@ -51,8 +51,8 @@ pub(super) struct Operation {
     errors: Vec<Code>,
 }
 
-/// Schema generators for request and response bodies. The same type may have fewer required fields when it is
-/// read.
+/// Schema generators for request and response bodies. A type may have fewer required fields in a request than
+/// in a response.
 pub(super) struct Schemas {
     pub(super) read: SchemaGenerator,
     pub(super) written: SchemaGenerator,
@@ -184,7 +184,7 @@ impl Operation {
         self
     }
 
-    /// Adds content types that the last response may have instead, on request.
+    /// Adds content types that a client can request for the last response.
     pub(super) fn or_as<T: JsonSchema>(mut self, content_types: &'static [&'static str]) -> Self {
         if let Some(response) = self.responses.last_mut() {
             response.content.push(Content::new::<T>(content_types, &[]));

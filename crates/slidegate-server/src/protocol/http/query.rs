@@ -51,7 +51,8 @@ impl QueryParams {
         })
     }
 
-    /// Returns the value that belongs to the word of a parameter.
+    /// Returns the choice whose word is the value of the parameter `name`, or `None` if the parameter is
+    /// missing.
     pub(super) fn choice<T: Copy>(&self, name: &str, choices: &[(&str, T)]) -> Result<Option<T>, ApiError> {
         let Some(text) = self.text(name) else { return Ok(None) };
         let choice = choices.iter().find(|(word, _)| *word == text);

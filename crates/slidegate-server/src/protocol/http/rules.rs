@@ -152,7 +152,7 @@ async fn show(
     if format == Format::Json {
         return Ok(rules_response(&app, &edition));
     }
-    // Comments are for the authors of the rules.
+    // Only the authors of the rules get the original text, because it contains their comments.
     let is_author =
         format == Format::Source && authorize_change(role, &app.settings.access, &headers).is_ok();
     let text = match app.rules.text().filter(|_| is_author) {

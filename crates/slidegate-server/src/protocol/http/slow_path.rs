@@ -56,12 +56,12 @@ pub(super) fn serve(
             let endpoint = handler.endpoints.find(request.method().as_str(), request.uri().path());
             let mut answer = handler.answer(endpoint, request).await;
             if meter.over_budget.load(Ordering::Relaxed) && answer.status() == StatusCode::BAD_REQUEST {
-                // The handler sees this as a body that ends too early.
+                // The handler only sees a body that ends too early, and its response does not name the budget.
                 answer = over_budget_response();
             }
             meter.reset();
-            // A streaming response lasts longer than this call, so its connection stays marked as in use.
-            // There are few of them.
+            // A streaming response lasts longer than this call, so its connection stays marked as in use. There
+            // are few such connections.
             if !endpoint.is_some_and(|endpoint| endpoint.streams) {
                 state.end(handler.clock.now());
             }
@@ -91,7 +91,7 @@ fn over_budget_response() -> Response<ResponseBody> {
     answer.map(|body| Either::Left(Full::new(body)))
 }
 
-/// Bytes of a request that are not charged to the budget: about as much as the fast path has for each
+/// Bytes of a request that are not charged to the budget: about the size of the fast path's buffer for each
 /// connection.
 const FREE_BYTES: usize = 4 << 10;
 
@@ -103,7 +103,7 @@ const BUDGET_STEP: usize = 16 << 10;
 struct RequestMeter {
     share: BudgetShare,
     bytes: AtomicUsize,
-    /// True once the budget did not allow more.
+    /// True once the budget has rejected a charge.
     over_budget: AtomicBool,
 }
 

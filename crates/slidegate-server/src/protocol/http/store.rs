@@ -166,7 +166,7 @@ async fn store(State(app): State<Shared>) -> Json<StoreBody> {
 }
 
 impl StoreBody {
-    /// Returns the state of the store. Sizes may be some seconds old; the state of the servers is the present one.
+    /// Returns the state of the store. Sizes may be some seconds old; the state of the servers is current.
     pub(crate) async fn of(app: &AppState) -> Self {
         let memory = app.memory_stats().await.map(|stats: MemoryStats| MemoryBody {
             keys: stats.keys,

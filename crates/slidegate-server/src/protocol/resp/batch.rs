@@ -59,7 +59,7 @@ impl BatchSplitter<'_, '_> {
             let (head, tail) = self.remaining.split_at(self.max_requests.min(self.remaining.len()));
             let decided = with_timeout(timeout, pin!(instrumented.acquire_many(head))).await;
             match decided {
-                // A single request never has too many checks.
+                // A single request never has too many checks for one call.
                 Err(error) if error.is_too_many_checks() && head.len() > 1 => {
                     self.max_requests = head.len().div_ceil(2)
                 }

@@ -84,7 +84,8 @@ impl<'a> DecisionCommand<'a> {
         }
     }
 
-    /// Parses the arguments of `SG.PEEK`: another command without its `SG.` prefix.
+    /// Parses the arguments of `SG.PEEK`: the name of another command without its `SG.` prefix, and the
+    /// arguments of that command.
     pub(super) fn peek(words: &[&'a [u8]]) -> Result<Self, Error> {
         match words {
             [subcommand, rest @ ..] if subcommand.eq_ignore_ascii_case(b"ACQUIRE") => {
@@ -101,7 +102,7 @@ impl<'a> DecisionCommand<'a> {
 
     /// Parses the arguments of `CL.THROTTLE`.
     pub(super) fn redis_cell(words: &[&'a [u8]]) -> Result<Self, Error> {
-        // In redis-cell a burst is added to the one request that is always allowed.
+        // In redis-cell, the capacity of the bucket is the burst plus 1.
         let (request, bucket) = parse_throttle("CL.THROTTLE", words, 1)?;
         Ok(DecisionCommand { request, format: ReplyFormat::RedisCell(bucket) })
     }
@@ -113,7 +114,8 @@ impl<'a> DecisionCommand<'a> {
     }
 }
 
-/// Options of `SG.ACQUIRE` and `SG.CHECK`. Their names are upper case only: `id` is the name of an attribute.
+/// Options of `SG.ACQUIRE` and `SG.CHECK`. Option names are upper case only, so that `id` can be the name of an
+/// attribute.
 #[derive(Default)]
 struct Options {
     permits: Option<u64>,
@@ -171,7 +173,8 @@ fn parse_throttle<'a>(name: &str, words: &[&'a [u8]], extra: u64) -> Result<(Req
     Ok((request, Bucket { limit, exceeds_limit }))
 }
 
-/// Parses the arguments of `SG.SETTLE`, `SG.RELEASE` or `SG.EXTEND`: the text of a reservation, and its change.
+/// Parses the arguments of `SG.SETTLE`, `SG.RELEASE` or `SG.EXTEND`. Returns the text of the reservation, and
+/// the change to make.
 pub(super) fn parse_change<'a>(
     name: CommandName,
     words: &[&'a [u8]],
@@ -292,8 +295,7 @@ mod tests {
         }
     }
 
-    /// Cases from redis-cell's README and its own tests. Times are rounded up to seconds, as its command
-    /// does.
+    /// Cases from redis-cell's README and its own tests. Times are rounded up to seconds, as redis-cell does.
     #[tokio::test]
     async fn replies_as_redis_cell_does() {
         assert_replies(&[(0, "CL.THROTTLE user123 15 30 60", [0, 16, 15, -1, 2])]).await;
@@ -325,8 +327,8 @@ mod tests {
         .await;
     }
 
-    /// throttlecrab replies `allowed` first, its burst is the whole capacity, and its last two numbers are
-    /// swapped.
+    /// Compared with redis-cell, throttlecrab replies `allowed` first, its burst is the whole capacity, and its last
+    /// two numbers are swapped.
     #[tokio::test]
     async fn replies_as_throttlecrab_does() {
         assert_replies(&[

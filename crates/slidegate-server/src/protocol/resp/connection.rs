@@ -25,7 +25,7 @@ use crate::telemetry::stats::Instrumented;
 /// connection.
 const READ_BUFFER: usize = 16 << 10;
 
-/// Buffered replies of this many bytes are sent before more are written.
+/// When the buffered replies have this many bytes, they are sent before more replies are written.
 const MAX_BUFFERED_REPLIES: usize = 64 << 10;
 
 /// Factor by which an authenticated client may idle longer than an HTTP client. Connection pools keep
@@ -55,7 +55,7 @@ pub(super) async fn serve<S: Stream>(
         Connection { handler, stream, state, session, replies: ReplyBuffer::default(), transaction: None };
     loop {
         if received.len() == received.capacity() {
-            // The buffer doubles only after it was really filled.
+            // The buffer is full. Its capacity doubles only after the budget has allowed the new capacity.
             if !budget_share.resize(connection.budgeted_bytes(2 * received.capacity())) {
                 return connection.close_over_budget().await;
             }
@@ -99,7 +99,7 @@ pub(super) async fn serve<S: Stream>(
             return connection.close_over_budget().await;
         }
         match &connection.transaction {
-            // The whole transaction has the time of one command: another command does not extend it.
+            // The whole transaction has as much time as one command: another command does not extend this time.
             Some(transaction) => {
                 if !incomplete {
                     timer.set(tokio::time::sleep(limits.request));
@@ -187,9 +187,9 @@ impl<'d, S: Stream> Connection<'d, S> {
         Ok((consumed, after))
     }
 
-    /// Returns the bytes to charge to the budget for unfinished requests, if the buffer has this capacity.
-    /// The buffer and a transaction have [`READ_BUFFER`] bytes each for free, so that small commands never
-    /// depend on what other clients hold.
+    /// Returns the bytes to charge to the budget for unfinished requests, if the read buffer has `capacity`
+    /// bytes. The read buffer and a transaction have [`READ_BUFFER`] bytes each for free, so that small
+    /// commands succeed even if other clients have used up the budget.
     fn budgeted_bytes(&self, capacity: usize) -> usize {
         let queued = self.transaction.as_ref().map_or(0, |transaction| transaction.bytes.capacity());
         capacity.saturating_sub(READ_BUFFER) + queued.saturating_sub(READ_BUFFER)

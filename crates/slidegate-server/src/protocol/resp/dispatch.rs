@@ -77,7 +77,7 @@ impl<S: Stream> Connection<'_, S> {
     async fn execute(&mut self, transaction: &Transaction) -> io::Result<()> {
         self.replies.array(transaction.commands);
         let (mut words, mut batch, mut rest) = (Vec::with_capacity(8), Batch::default(), &*transaction.bytes);
-        // Every command was parsed before it was queued.
+        // Every command was parsed before it was queued, so parsing succeeds.
         while let Ok(Some(length)) = parser::next(rest, CommandLimits::AUTHENTICATED, &mut words) {
             rest = &rest[length..];
             let [first, arguments @ ..] = words.as_slice() else { continue };
@@ -145,8 +145,8 @@ impl<S: Stream> Connection<'_, S> {
         self.write_decision(format, decided);
     }
 
-    /// Decides the requests of `batch`, writes the replies and empties it. One call is enough unless the
-    /// requests have too many checks for one.
+    /// Decides the requests of `batch`, writes the replies and empties the batch. One call is enough unless the
+    /// requests have too many checks for one call.
     pub(super) async fn decide_batch(&mut self, batch: &mut Batch<'_>) {
         let mut splitter = BatchSplitter { remaining: &batch.requests, max_requests: batch.requests.len() };
         let mut decisions = Ok(Vec::new().into_iter());

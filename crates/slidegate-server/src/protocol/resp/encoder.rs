@@ -7,7 +7,7 @@ use slidegate::{Decision, Error, Limiter, Store};
 /// Maximum length of an error text, in bytes.
 const MAX_ERROR: usize = 512;
 
-/// Largest buffer of a reservation that a connection keeps, in bytes.
+/// Largest reservation buffer that a connection keeps, in bytes.
 const MAX_KEPT_RESERVATION: usize = 1024;
 
 /// Encoded replies in order, not yet sent.
@@ -16,7 +16,7 @@ pub(super) struct ReplyBuffer {
     pub(super) bytes: Vec<u8>,
     /// True for version 3 of the protocol, which has maps and its own null.
     pub(super) version_3: bool,
-    /// Text of the last reservation. Its memory is used again for the next one.
+    /// Text of the last reservation. Its memory is reused for the next reservation.
     reservation: String,
 }
 
@@ -66,7 +66,7 @@ impl ReplyBuffer {
     /// Writes an error: a code for programs and a message for people.
     pub(super) fn error(&mut self, code: &str, message: impl fmt::Display) {
         self.put(&[b"-", code.as_bytes(), b" "]);
-        // This fails only when the text is too long, and then truncates it.
+        // Writing fails only if the text is too long; the reply then contains the start of the text.
         let _ = write!(Printable { bytes: &mut self.bytes, left: MAX_ERROR }, "{message}");
         self.put(&[b"\r\n"]);
     }
@@ -83,7 +83,7 @@ impl ReplyBuffer {
     }
 }
 
-/// Writer that keeps a text on one line and within its bound, whatever bytes a client sent.
+/// Writer that keeps a text on one line and within a maximum length, whatever bytes a client sent.
 struct Printable<'b> {
     bytes: &'b mut Vec<u8>,
     left: usize,

@@ -3,8 +3,8 @@
 use super::CommandName;
 use super::parser::{self, CommandLimits};
 
-/// Returns how many replies the server owes for `bytes`: one per command and one for malformed input. Nothing
-/// is answered after malformed input or after the client has quit.
+/// Returns how many replies the server must send for `bytes`: one per command and one for malformed input.
+/// Nothing is answered after malformed input or after the client has quit.
 pub(crate) fn expected_replies(mut bytes: &[u8]) -> usize {
     let (mut words, mut expected_replies) = (Vec::new(), 0);
     loop {

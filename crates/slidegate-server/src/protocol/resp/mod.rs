@@ -105,7 +105,8 @@ impl CommandName {
         CommandName::ALL.into_iter().find(|known| known.as_str().as_bytes().eq_ignore_ascii_case(name))
     }
 
-    /// Returns true for the commands that begin or end a transaction, or belong to one in Redis.
+    /// Returns true for the commands that begin or end a transaction, and for those that belong to transactions
+    /// in Redis.
     fn is_about_transactions(self) -> bool {
         use CommandName::{Discard, Exec, Multi, Unwatch, Watch};
         matches!(self, Multi | Exec | Discard | Watch | Unwatch)

@@ -100,7 +100,7 @@ fn array<'a>(
     Ok(Some(at))
 }
 
-/// Parses the number that starts at `at` and ends with the line. Returns it, `None` if it is -1, and the
+/// Parses the number that starts at `at` and ends with the line. Returns the number (`None` for -1) and the
 /// start of the next line.
 #[inline]
 fn length_header(
@@ -150,7 +150,7 @@ fn line<'a>(
         }
         words.push(word);
     }
-    // A web page could make a browser send commands in the body of a request.
+    // A web page could make a browser send commands in the body of a request, so HTTP requests are rejected.
     let http = |name: &[u8]| words.first().is_some_and(|word| word.eq_ignore_ascii_case(name));
     if http(b"POST") || http(b"Host:") {
         return Err(ProtocolError("received an HTTP request: this port serves the Redis protocol"));
@@ -196,7 +196,7 @@ mod tests {
         at.windows(2).map(|pair| &bytes[pair[0]..pair[1]]).collect()
     }
 
-    /// Encodes commands with another library.
+    /// Encodes commands with the library `redis_protocol`.
     fn encoded(commands: &[Vec<Vec<u8>>]) -> Vec<u8> {
         let mut bytes = Vec::new();
         for command in commands {

@@ -7,7 +7,7 @@ use super::encoder::{Excerpt, ReplyBuffer};
 use super::parser::CommandLimits;
 use crate::app::auth::Auth;
 
-/// Redis version that INFO reports, for clients that depend on it.
+/// Redis version that INFO reports, for clients that check the version.
 const REDIS_VERSION: &str = "7.0.0";
 
 /// Maximum length of a client's name, in bytes.

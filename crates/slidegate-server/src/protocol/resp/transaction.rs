@@ -1,8 +1,8 @@
 //! Transactions: the commands between MULTI and EXEC.
 //!
-//! Clients send MULTI around a pipeline, redis-py by default. A queued command is validated when it arrives
-//! and answered with `QUEUED`. Nothing is charged before EXEC. One invalid command makes EXEC reply
-//! EXECABORT, and nothing is charged at all.
+//! Some clients send a pipeline between MULTI and EXEC; redis-py does so by default. A queued command is
+//! validated when it arrives and answered with `QUEUED`. Nothing is charged before EXEC. One invalid command
+//! makes EXEC reply EXECABORT, and nothing is charged at all.
 
 use slidegate::{Error, Limiter, Micros, Store};
 
@@ -10,10 +10,10 @@ use super::CommandName;
 use super::batch::decision_parser;
 use super::commands::{DecisionCommand, parse_change};
 
-/// Maximum number of commands in one transaction: as many as requests in an HTTP batch.
+/// Maximum number of commands in one transaction, equal to the maximum number of requests in an HTTP batch.
 pub(super) const MAX_QUEUED: usize = 1_000;
 
-/// Maximum size of one transaction in bytes: as large as an HTTP batch.
+/// Maximum size of one transaction in bytes, equal to the maximum size of an HTTP batch.
 pub(super) const MAX_BYTES: usize = 1 << 20;
 
 /// Open transaction of one client.

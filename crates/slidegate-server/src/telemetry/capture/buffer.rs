@@ -58,7 +58,7 @@ pub(super) struct LineBuffer {
 #[derive(Default)]
 struct BufferState {
     text: Vec<u8>,
-    /// Bytes of all lines that were added, taken or not.
+    /// Bytes of all lines that were added, including lines that the receiver has taken already.
     bytes: u64,
     lines: u64,
     dropped: u64,
@@ -106,7 +106,7 @@ impl LineBuffer {
         self.line_added.notify_one();
     }
 
-    /// Takes the lines so far. `None` if the recording has ended, pending if there is no line yet.
+    /// Takes all buffered lines. Returns `None` if the recording has ended, pending if no line is buffered.
     fn take(&self) -> Poll<Option<Vec<u8>>> {
         let mut state = self.state.lock();
         match state.end {
@@ -122,7 +122,7 @@ impl LineBuffer {
 pub(crate) struct Summary {
     pub(crate) lines: u64,
     pub(crate) dropped: u64,
-    /// None if the receiver has left.
+    /// Reason for the end. None if the receiver has left.
     pub(crate) end: Option<EndReason>,
 }
 

@@ -1,8 +1,8 @@
 //! Recordings of decided requests, one per line, for `slidegate simulate` to replay with other rules.
 //!
-//! The deciding thread adds a line to a bounded buffer. A file or a client takes the lines from there. A slow receiver
-//! loses lines, which are counted; deciding threads never wait for it. If no recording is active, a decision pays for
-//! one load of a flag.
+//! The deciding thread adds a line to a bounded buffer. A file or a client takes the lines from there. A slow
+//! receiver loses lines, which are counted; deciding threads never wait for it. If no recording is active, the cost
+//! for a decision is one load of a flag.
 
 mod buffer;
 mod file;
@@ -36,7 +36,7 @@ pub(crate) struct Recorder {
     change_lock: Mutex<()>,
     /// Microseconds by which the store's clock is ahead of this server's, as of the last decision.
     clock_offset: AtomicI64,
-    /// Number of lines of all recordings since the start.
+    /// Number of lines of all recordings since the server started.
     lines: AtomicU64,
     dropped: AtomicU64,
     /// True if the server stops.
@@ -55,8 +55,8 @@ impl Recorder {
         (self.buffers.load().len(), lines, dropped)
     }
 
-    /// Starts a recording, which ends when its bounds are reached or the receiver is dropped. None if there are too
-    /// many, or the server stops.
+    /// Starts a recording, which ends when its bounds are reached or the receiver is dropped. Returns None if there
+    /// are too many recordings, or the server stops.
     pub(crate) fn start(self: &Arc<Self>, sampler: ClientSampler, bounds: Bounds) -> Option<LineReceiver> {
         let buffer = Arc::new(LineBuffer::new(sampler, bounds));
         let started = self.change(|buffers| {
@@ -83,7 +83,8 @@ impl Recorder {
 
     /// Ends the recordings that clients receive. The end of the response tells them that the server stops.
     pub(crate) fn end_streams(&self) {
-        // A concurrent recording either starts before this and is ended, or sees that the server stops.
+        // A concurrent `start` either adds its recording before this change, and the recording is ended below,
+        // or sees that the server stops.
         self.change(|_| self.closed.store(true, Ordering::SeqCst));
         self.end(|buffer| buffer.is_streamed());
     }

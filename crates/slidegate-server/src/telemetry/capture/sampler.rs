@@ -6,7 +6,7 @@ use std::hash::{BuildHasher, RandomState};
 use sha2::{Digest, Sha256};
 use slidegate::Request;
 
-/// Share of all clients, in hundredths of a percent.
+/// Share that selects all clients: 100 %, in hundredths of a percent.
 pub(crate) const ALL_CLIENTS: u32 = 10_000;
 
 /// Selection of a share of the clients. A selected client is recorded with all its requests.
@@ -78,7 +78,7 @@ mod tests {
             assert!(included == [true; 3] || included == [false; 3]);
             recorded += u32::from(included[0]);
         }
-        // The bounds are ten standard deviations from a quarter.
+        // The bounds are ten standard deviations below and above the expected number, a quarter of the clients.
         assert!((725..=1_275).contains(&recorded), "{recorded}");
         let whole = ClientSampler::new(2_500, Vec::new(), Vec::new());
         let one = [("ip", "1"), ("api", "/a")];

@@ -1,8 +1,8 @@
 //! Log format: one line for every event, and for every span when it ends.
 //!
 //! Text is `TIME LEVEL MESSAGE name=value …`. JSON is an object with `timestamp`, `level`, `message` and all other
-//! fields. Commands that a person waits for print `slidegate: MESSAGE`. Every message is one line, whatever it contains. The
-//! only exception in text is a line break followed by two spaces, which only our own messages of several lines contain.
+//! fields. All commands except `serve` print `slidegate: MESSAGE`. Every message is one line, whatever it contains. The
+//! only exception in text is a line break followed by two spaces. Only messages of the server itself contain it.
 //!
 //! An event with the field [`EVENT`] has a complete message, so its fields are only in JSON.
 
@@ -213,10 +213,10 @@ mod tests {
             let line = text("", &format!("a{odd}b"), &Fields::default());
             assert!(!line.chars().any(is_unsafe), "{line:?}");
         }
-        // Our own messages of several lines.
+        // Messages of the server itself may have several lines.
         let mistakes = "f has mistakes:\n  f:1:2: no\n  f:3:4: nor that";
         assert_eq!(text("", mistakes, &Fields::default()), mistakes);
-        // The message of a named event is complete.
+        // The message of a named event is complete, so the text has no fields.
         let named = Fields { rest: vec![(EVENT, Value::Text("ready".to_owned()))], ..Fields::default() };
         assert_eq!(text("", "ready", &named), "ready");
     }

@@ -95,7 +95,7 @@ impl LogArgs {
     }
 
     /// Starts the logs, which then run as long as the process. Must be called in a runtime. If an exporter cannot
-    /// start, the error is returned, and can already be logged.
+    /// start, the logs run without it, and the error is returned.
     pub(crate) fn start(&self) -> Result<Logging, String> {
         let lines = self.lines();
         #[cfg(not(feature = "otel"))]
@@ -122,7 +122,7 @@ impl LogArgs {
 }
 
 impl Logging {
-    /// Sends the spans that wait, within a time limit. Blocks meanwhile.
+    /// Sends the queued spans, and blocks until they are sent or a time limit expires.
     pub(crate) fn finish(self) {
         #[cfg(feature = "otel")]
         if let Some(exporting) = self.exporting {
@@ -131,7 +131,7 @@ impl Logging {
     }
 }
 
-/// Starts plain text logs, for commands that a person waits for.
+/// Starts plain text logs, for all commands except `serve`.
 pub(crate) fn init_plain() {
     install(vec![lines(Format::Plain, Severity::Info)]);
 }
@@ -144,7 +144,7 @@ fn lines(format: Format, least: Severity) -> BoxLayer {
 }
 
 fn install(layers: Vec<BoxLayer>) {
-    // A program that embeds this crate may have a subscriber already, which then stays.
+    // A program that embeds this crate may have installed a subscriber already. That subscriber stays.
     let _ = tracing::subscriber::set_global_default(Registry::default().with(layers));
 }
 

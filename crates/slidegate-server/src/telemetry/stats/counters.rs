@@ -72,8 +72,8 @@ impl Durations {
         since
     }
 
-    /// Returns the bucket bound, in microseconds, below which `share` of the durations are. None without any duration.
-    /// For durations beyond the last bound it is the last bound.
+    /// Returns the smallest bucket bound, in microseconds, that at least `share` of the durations do not exceed. If
+    /// there is no such bound, returns the last bound. Returns None if there are no durations.
     pub(crate) fn below(&self, share: f64) -> Option<u64> {
         let count = self.count();
         let wanted = ((count as f64 * share).ceil() as u64).max(1);
@@ -132,8 +132,8 @@ impl CoreCounters {
         KeySampler { position: self.decision_count.fetch_add(decisions, Ordering::Relaxed), mask }
     }
 
-    /// Adapts the sampling interval, so that about `most` decisions are sampled of as many as were made since the last
-    /// call.
+    /// Adapts the sampling interval to the number of decisions since the last call. If the next period has as many
+    /// decisions, about `most` of them are sampled.
     pub(super) fn adapt(&self, before: &mut u64, most: u64) {
         let count = self.decision_count.load(Ordering::Relaxed);
         let decisions = count.wrapping_sub(std::mem::replace(before, count));
@@ -150,7 +150,8 @@ pub(super) struct KeySampler {
 impl KeySampler {
     #[inline]
     pub(super) fn next(&mut self) -> Option<u64> {
-        // The number is hashed, so that clients that alternate regularly are all sampled.
+        // The position is hashed. If every n-th decision were sampled, requests of clients that alternate
+        // regularly could all be missed.
         let mixed = self.position.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 40;
         self.position = self.position.wrapping_add(1);
         (mixed & self.mask == 0).then_some(self.mask + 1)
@@ -176,7 +177,7 @@ pub(super) struct RuleCounters {
     pub(super) changes: [AtomicU64; ShadowChange::ALL.len()],
     /// Requests that the rule had room for, but that were not charged, because another rule denied them.
     pub(super) not_charged: AtomicU64,
-    /// Total duration of its decisions, in microseconds.
+    /// Total duration of the decisions in which the rule took part, in microseconds.
     pub(super) took: AtomicU64,
     /// Highest share of its limit that a key had in use since the last reset, in thousandths, plus one; 0 if the rule
     /// decided nothing.

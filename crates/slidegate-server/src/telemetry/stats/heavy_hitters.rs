@@ -1,8 +1,8 @@
 //! Most requested and most denied keys, in bounded memory.
 //!
 //! A frequent-items sketch (Anderson and others, 2017) has the exact counts of up to 96 keys. With more keys it has
-//! estimates that are never too low by more than 3 % of the total. There is one sketch for every twenty seconds of the
-//! last minute. These are merged into one sketch for every twenty minutes of the last hour.
+//! estimates that are never too low by more than 3 % of the total. There is one sketch for every twenty seconds of
+//! the last minute. Sixty such sketches are merged into one sketch for every twenty minutes of the last hour.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -69,7 +69,7 @@ impl Sketches {
     }
 }
 
-/// Returns the sketch, created on first use: with many rules, most are idle.
+/// Returns the sketch, and creates it on first use: if there are many rules, most of them are idle.
 fn sketch(slot: &mut Option<Sketch>) -> Option<&mut Sketch> {
     if slot.is_none() {
         // The size is valid: a power of two.
@@ -93,7 +93,7 @@ impl TopKeys {
         }
     }
 
-    /// Starts a new generation.
+    /// Merges the current generation into the hour, and starts a new generation.
     pub(super) fn rotate(&mut self) {
         if self.hour.is_empty() {
             self.hour.push_back(Sketches::default());
@@ -114,7 +114,7 @@ impl TopKeys {
 
     /// Adds the requests and denials of each key in `period` to the two maps.
     pub(crate) fn read(&self, period: Period, requested: &mut Counts, denied: &mut Counts) {
-        // The newest generation of the minute is not merged yet.
+        // The newest minute generation is not merged into the hour yet, so the hour includes it separately.
         let (hour, minute) = match period {
             Period::Minute => (0, MAX_GENERATIONS),
             Period::Hour => (MAX_GENERATIONS, 1),

@@ -61,7 +61,7 @@ impl Instrumented<'_> {
         }
     }
 
-    /// Peeks are traced but not counted, because nothing is decided.
+    /// Reads the state. A peek is traced but not counted, because nothing is decided.
     pub(crate) async fn peek(&self, request: &Request<'_>) -> Result<Decision, Error> {
         let Some(span) = self.span("peek") else { return self.limiter.peek(request).await };
         let since = self.stats.now();
@@ -86,7 +86,7 @@ impl Instrumented<'_> {
                 spans.into_iter().zip(answers).for_each(|(span, answer)| span.end(took, answer));
             }
             Err(error) => {
-                // The protocol retries these requests in parts: see `resp::connection`.
+                // The RESP server retries these requests in parts: see `resp::batch`.
                 if self.protocol != Protocol::Resp || !error.is_too_many_checks() {
                     self.count_failures(took, requests.len(), error);
                 }
@@ -145,7 +145,7 @@ struct VerdictRun<'t> {
 }
 
 impl VerdictRun<'_> {
-    /// Adds a run to this one and returns true, if it has equal verdicts.
+    /// If `other` differs from this run only in number and usage, adds it to this run and returns true.
     #[inline]
     fn try_add(&mut self, other: &VerdictRun<'_>) -> bool {
         let alike = std::ptr::eq(self.row, other.row)
@@ -193,7 +193,7 @@ impl DecisionStats {
             let weight = sample.next();
             let decision = match answer {
                 Ok(decision) => decision,
-                // The protocol denies such a request: see `grpc::rate_limit`.
+                // The gRPC server denies such a request instead of failing it: see `grpc::rate_limit`.
                 Err(error) if protocol == Protocol::Grpc && error.is_too_costly() => continue,
                 Err(error) => {
                     let unavailable = error.is_unavailable();

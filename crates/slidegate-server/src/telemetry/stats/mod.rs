@@ -1,8 +1,8 @@
 //! Statistics of decisions: counted while deciding, read by `/metrics` and the dashboard.
 //!
 //! A decision increments a few counters of the core that makes it; readers add up the counters of all cores. Hot keys
-//! are tracked for all decisions at low rates, and for a sample at high rates, so that the cost stays bounded. Only the
-//! hot keys have names that callers choose, and their number is bounded.
+//! are tracked for all decisions at low rates, and for a sample at high rates, so that the cost stays bounded. The
+//! hot keys are the only statistics with names that callers choose, and the number of hot keys is bounded.
 
 mod counters;
 mod follow_up;
@@ -44,7 +44,7 @@ use crate::store::AnyStore;
 /// Approximate number of keys that each core samples per second.
 const SAMPLED_KEYS: u64 = 2_000;
 
-/// Upper bound on sets of counters. Cores beyond that share them.
+/// Upper bound on sets of counters. If there are more cores, several cores share a set.
 const MAX_SHARDS: usize = 16;
 
 /// Statistics of all decisions and connections.
@@ -92,7 +92,7 @@ pub(crate) struct Requests {
 }
 
 impl Requests {
-    /// Another node may send any number, so the sum saturates.
+    /// Adds two counts. The sum saturates, because another node may send any number.
     pub(crate) fn plus(&self, other: &Requests) -> Requests {
         Requests {
             allowed: self.allowed.saturating_add(other.allowed),
@@ -120,9 +120,9 @@ impl DecisionStats {
         }
     }
 
-    /// Counts by the limiter's current rules from now on. Rules that stay keep their counts.
+    /// Counts by the limiter's current rules from now on. Rules that are still in force keep their counts.
     pub(crate) fn update_rules(&self, limiter: &Limiter<AnyStore>) {
-        // Only one thread updates at a time, so that the newest rules stay.
+        // Only one thread updates at a time, so that older rules never replace newer rules.
         let _lock = self.per_second.lock();
         let rules = limiter.rules();
         let before = self.table.load();
@@ -196,7 +196,8 @@ impl DecisionStats {
         (requests, durations)
     }
 
-    /// Returns the most requested keys and the most denied keys of one rule or of all, at most `most` of each.
+    /// Returns the most requested keys and the most denied keys of one rule or of all rules, at most `most` of
+    /// each.
     pub(crate) fn top_keys(&self, period: Period, rule: Option<&str>, most: usize) -> [Vec<(Key, u64)>; 2] {
         let table = self.table.load();
         let (mut requested, mut denied) = (HashMap::new(), HashMap::new());

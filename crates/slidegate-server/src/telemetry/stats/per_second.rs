@@ -7,7 +7,7 @@ use super::heavy_hitters::GENERATION_SECONDS;
 use super::rule_stats::push;
 use super::{DecisionStats, Requests, SAMPLED_KEYS};
 
-/// Number of seconds in the history: one hour. A second has 16 bytes, so the history takes 64 KiB at most.
+/// Number of seconds in the history: one hour. A second takes 16 bytes, so the history takes 64 KiB at most.
 pub(crate) const HISTORY_SECONDS: usize = 3_600;
 
 /// Counts of the last seconds, and the totals from which the next second is computed.
@@ -23,7 +23,7 @@ pub(crate) struct PerSecond {
     ticks: u64,
 }
 
-/// History that a dashboard shows first.
+/// History that a dashboard shows when it opens.
 pub(crate) struct History {
     /// Counts of each second, the oldest first.
     pub(crate) seconds: Vec<Requests>,

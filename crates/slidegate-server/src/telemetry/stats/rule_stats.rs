@@ -81,9 +81,9 @@ pub(crate) struct Totals {
 /// Summary of a rule for the dashboard.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct RuleSummary {
-    /// In the last second.
+    /// Verdicts in the last second.
     pub(crate) second: Totals,
-    /// In the last minute.
+    /// Verdicts in the last minute.
     pub(crate) minute: Totals,
     /// Highest share of its limit that a key had in use in the last ten seconds. None if the rule decided nothing.
     pub(crate) usage: Option<f64>,
@@ -110,8 +110,8 @@ impl RuleTable {
         RuleTable { rules, rows, baselines }
     }
 
-    /// Returns the statistics of the rule of `limit`. `current` is false if the decision was made by earlier rules;
-    /// then the rule is found by its name, if it still exists.
+    /// Returns the statistics of the rule of `limit`. `current` is false if the decision was made by an earlier
+    /// edition of the rules; then the rule is found by its name, if it still exists.
     #[inline]
     pub(super) fn row(&self, current: bool, limit: &Limit<'_>) -> Option<&RuleRow> {
         if current { self.rows.get(limit.index()).or(self.rows.last()) } else { self.named(limit.rule()) }
@@ -206,8 +206,8 @@ impl RuleRow {
         self.recent.lock().seconds.iter().copied().collect()
     }
 
-    /// Returns the current limit of `rule`, whose statistics these are. During a warm-up it is the limit of the last
-    /// decision.
+    /// Returns the current limit of `rule`, which these statistics belong to. During a warm-up it is the limit of the
+    /// last decision.
     pub(crate) fn effective_limit(&self, rule: &Rule) -> u64 {
         let limit = rule.quota_now().limit();
         match self.recent.lock().limit {
@@ -257,7 +257,7 @@ impl Totals {
         self.combine(before, u64::saturating_sub)
     }
 
-    /// Another node may send any number, so the sum saturates.
+    /// Adds two totals. The sum saturates, because another node may send any number.
     pub(crate) fn plus(&self, other: &Totals) -> Totals {
         self.combine(other, u64::saturating_add)
     }

@@ -15,7 +15,7 @@ impl Instrumented<'_> {
 
     /// Records the requests and their results, if a recording is active.
     pub(super) fn record(&self, requests: &[Request<'_>], answers: &[Result<Decision, Error>]) {
-        // The protocol retries such a request once: see `grpc::rate_limit`.
+        // The gRPC server retries such a request once: see `grpc::rate_limit`.
         let again = |answer: &Result<_, Error>| answer.as_ref().is_err_and(Error::is_too_costly);
         if self.stats.recorder.is_active() && !(self.protocol == Protocol::Grpc && answers.iter().any(again))
         {

@@ -33,7 +33,7 @@ impl UnmatchedLog {
         let next = self.next.load(Ordering::Relaxed);
         let due = now.get() >= next;
         let after = now.get().saturating_add(MIN_INTERVAL.get());
-        // Only one of several threads logs.
+        // If several threads find that a warning is due, only one of them logs it.
         if !due || self.next.compare_exchange(next, after, Ordering::Relaxed, Ordering::Relaxed).is_err() {
             return;
         }

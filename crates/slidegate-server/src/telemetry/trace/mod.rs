@@ -100,7 +100,7 @@ impl DecisionSpan {
     fn record_keys<'k>(&self, keys: impl Iterator<Item = &'k Key>) {
         let keys: Vec<_> = keys.map(|key| log::display_key(key, self.plain)).collect();
         if !keys.is_empty() {
-            // No key has a space in it.
+            // Keys contain no spaces, so a space can separate them.
             self.span.record("keys", keys.join(" "));
         }
     }

@@ -1,6 +1,6 @@
 //! Trace context of the caller from the W3C `traceparent` header: our span becomes a child of the caller's span.
 //!
-//! Without the feature `otel` it is empty.
+//! Without the feature `otel` the context is empty.
 
 use axum::http::HeaderMap;
 use tracing::Span;

@@ -40,7 +40,8 @@ macro_rules! metrics {
     };
 }
 
-/// Collector of all metrics. Statistics that need a blocking thread are gathered before.
+/// Collector of all metrics. Statistics that need a blocking thread are gathered before the collector is
+/// created.
 pub(super) struct MetricsCollector {
     pub(super) app: Shared,
     pub(super) memory: Option<MemoryStats>,

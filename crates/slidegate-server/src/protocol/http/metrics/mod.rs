@@ -22,7 +22,7 @@ use super::error::{ApiError, Code};
 use super::operation::{Access, Operation};
 use super::route::Route;
 
-/// Chunk size of the page in bytes. The rest stays here until the client has taken the chunk.
+/// Chunk size of the page in bytes. The server keeps the rest of the page until the client has taken the chunk.
 const CHUNK: usize = 16 << 10;
 
 /// Content type of metrics.
@@ -50,7 +50,7 @@ async fn metrics(State(app): State<Shared>) -> Result<Response, ApiError> {
         .map_err(|_| ApiError::new(Code::Unavailable, "the metrics cannot be written"))?;
     let headers =
         [(header::CONTENT_TYPE, METRICS.to_owned()), (header::CONTENT_LENGTH, body.len().to_string())];
-    // The body holds its permit until most of the page was sent.
+    // The body holds the permit of this page until most of the page was sent.
     let chunks = stream::unfold((Bytes::from(body), permit), |(mut rest, permit)| async move {
         let chunk = rest.split_to(rest.len().min(CHUNK));
         (!chunk.is_empty()).then_some((Ok::<_, Infallible>(chunk), (rest, permit)))
