@@ -1,4 +1,4 @@
-//! Input of a store: keys, quotas and costs of one request, with nothing left to look up.
+//! Input of a store: keys, quotas and costs of one request. A store needs no rules.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -29,7 +29,7 @@ pub struct Check {
     pub key: Key,
     /// Quota of the key.
     pub quota: Quota,
-    /// Permits that this request uses; 0 only reads.
+    /// Permits that this request uses; 0 reads the key without a charge.
     pub cost: u64,
     /// If true, a denial of this check denies the request. A shadow rule is evaluated and counted, but denies nothing.
     pub enforced: bool,
@@ -178,8 +178,8 @@ pub const MAX_ID: usize = 64;
 /// Identifies one request, so that a retry after an unknown outcome is not charged twice.
 ///
 /// An id has 1 to 64 letters, digits and `._:-`; a UUID is a good choice. Each key remembers the ids of its admissions as long
-/// as they count. The same id with another cost is another request. A denied request is evaluated again. The sender of the id
-/// decides which requests count as the same, so never take an id from an end user.
+/// as these count. The same id with another cost is another request. A denied request is evaluated again. The sender of
+/// the id decides which requests count as the same, so never take an id from an end user.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct RequestId(CompactString);
 

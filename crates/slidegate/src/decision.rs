@@ -106,7 +106,7 @@ impl Decision {
     }
 
     /// Returns the input for [`Limiter::settle`](crate::Limiter::settle), which refunds or corrects this admission; `None` if
-    /// nothing was charged. Rules that count attempts are never settled: an attempt remains an attempt.
+    /// nothing was charged. Charges of rules that count attempts are left out: they cannot be settled.
     pub fn reservation(&self) -> Option<Reservation> {
         Reservation::new(self.charges().map(|charge| charge.to_charge()).collect())
     }
@@ -168,7 +168,7 @@ impl<'d> Limit<'d> {
     }
 
     /// Returns the index of the rule in [`Decision::rules`], from 0, so that per-rule statistics need no lookup by name. A limit
-    /// that the request gave itself belongs to no rule; its index is `u32::MAX`, past all rules.
+    /// that the request gave itself belongs to no rule; its index is `u32::MAX`, which no rule has.
     pub fn index(&self) -> usize {
         self.check.rule as usize
     }

@@ -28,8 +28,8 @@ pub const MAX_PLAIN_VALUE: usize = 80;
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Key {
-    /// Hash of the text. The seed is random per process, so that no client can choose names that collide in one bucket.
-    /// It is computed once, for all tables that the key is looked up in.
+    /// Hash of the text, computed once for all tables that the key is looked up in. The seed is random per process, so
+    /// that no client can choose names that collide in one bucket.
     hash: u64,
     text: KeyText,
 }
@@ -108,7 +108,7 @@ impl Key {
         self.hash
     }
 
-    /// Hash of the rule and a number, with the same random seed.
+    /// Hash of the rule and a number, with the random seed of the hashes of keys.
     pub(crate) fn hash_of_rule(&self, number: u64) -> u64 {
         HASHER.hash_one((self.rule(), number))
     }
@@ -230,7 +230,7 @@ fn write_name(text: &mut CompactString, name: &str) {
     text.push('=');
 }
 
-/// Bytes that are never escaped, wherever they stand.
+/// Bytes that are never escaped, at any position.
 const PLAIN: [bool; 256] = {
     let mut plain = [false; 256];
     let mut byte = b'!';

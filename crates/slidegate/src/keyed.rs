@@ -1,7 +1,8 @@
 //! Limiter for one Rust program: one quota for each key of any type.
 //!
-//! [`KeyedLimiter`] is for programs that need neither rules nor several processes. A check takes a reference to a key, not a
-//! future, and returns a small value. Each key has the same [`State`] as in the memory store, so the algorithms decide alike.
+//! [`KeyedLimiter`] is for programs that need neither rules nor several processes. A check borrows the key, is not
+//! async, and returns a small value. Each key has the same [`State`] as in the memory store, so both make the same
+//! decisions.
 //!
 //! Keys are spread over shards by their hash. A shard is a hash table behind a spin lock, which is held for one decision.
 
@@ -60,8 +61,8 @@ pub struct KeyedLimiter<K, C = SystemClock> {
 
 struct Shard<K> {
     table: HashTable<Slot<K>>,
-    /// Latest instant at which idle keys were dropped. A clock that steps back does not go before it, so that no dropped
-    /// admission would count again.
+    /// Latest instant at which idle keys were dropped. Decisions use no earlier instant, even if the clock steps back,
+    /// because dropped admissions might still count then.
     dropped_at: Micros,
     /// Number of counters created so far. Admissions of a dropped counter have other numbers than those of its successor.
     generation: u64,
@@ -178,7 +179,8 @@ impl<K: Hash + Eq, C: Clock> KeyedLimiter<K, C> {
         }
     }
 
-    /// Returns the result that [`KeyedLimiter::check_n`] would return now, and charges nothing. It cannot be settled.
+    /// Returns the result that [`KeyedLimiter::check_n`] would return now, and charges nothing. The result cannot be
+    /// settled.
     pub fn peek<Q>(&self, key: &Q, permits: u64) -> Result<Allowed, Denied>
     where
         K: Borrow<Q>,
@@ -277,7 +279,7 @@ impl<K: Hash + Eq, C: Clock> KeyedLimiter<K, C> {
         (shard, hash, now)
     }
 
-    /// Checks a key that has no counter. A denied request leaves none either, unless attempts count.
+    /// Checks a key that has no counter. A denied request creates no counter, unless attempts count.
     #[cold]
     fn check_new<Q>(
         &self,
@@ -312,8 +314,8 @@ impl<K> Shard<K> {
         self.table.find_mut(hash, |slot| slot.key.borrow() == key).map(|slot| &mut slot.state)
     }
 
-    /// Makes room for one more key. A full table first drops its idle keys, and grows if that leaves it more than three
-    /// quarters full. So a key is visited a constant number of times for each new key, on average.
+    /// Makes room for one more key. A full table first drops its idle keys, and grows if it is then still more than
+    /// three quarters full. So the average number of keys visited for each new key is bounded by a constant.
     fn make_room(&mut self, now: Micros, hash_of: impl Fn(&Slot<K>) -> u64) {
         let capacity = self.table.capacity();
         if self.table.len() < capacity {

@@ -16,7 +16,7 @@ pub const MAX_ATTRIBUTES: usize = 32;
 pub const MAX_NAME: usize = 64;
 
 /// Longest attribute value, in bytes. No listener of `slidegate serve` accepts a message with a longer value, so no client
-/// escapes a rule with a longer value. Rules match the full value; only keys use a digest for long values.
+/// can avoid a rule with a longer value. Rules match the full value; only keys use a digest for long values.
 pub const MAX_VALUE: usize = 4 << 20;
 
 /// The attribute that holds a plain text: `limiter.acquire("alice")` is a request with `key` = alice.
@@ -110,7 +110,7 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// Sets the number of permits; 0 only reads.
+    /// Sets the number of permits; 0 reads the counts without a charge.
     #[must_use]
     pub fn permits(mut self, permits: u64) -> Self {
         self.permits = permits;
@@ -226,7 +226,7 @@ impl<'a> From<&'a String> for Request<'a> {
     }
 }
 
-/// Checks the bounds of attributes. All protocols rely on it: untrusted input is bounded before any rule sees it.
+/// Checks the bounds of attributes. All protocols rely on this check: no rule evaluates unbounded input.
 pub(crate) fn check_attributes(attributes: &[(&str, &str)]) -> Result<(), Error> {
     let n = attributes.len();
     ensure!(n <= MAX_ATTRIBUTES, "a request may have at most {MAX_ATTRIBUTES} attributes, not {n}");

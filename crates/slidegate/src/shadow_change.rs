@@ -13,8 +13,9 @@ crate::words! {
 }
 
 impl Decision {
-    /// Returns how this decision would change if the shadow rule of `limit` were enforced: in place of the rule that it is a
-    /// [shadow of](crate::Rule::shadow_of), if there is one. Returns `None` if the decision would be the same.
+    /// Returns how this decision would change if the shadow rule of `limit` were enforced. A rule that is a
+    /// [shadow of](crate::Rule::shadow_of) another rule would be enforced in place of that rule. Returns `None` if the
+    /// decision would be the same.
     ///
     /// `limit` must be one of [`Decision::limits`], in [`Mode::Shadow`].
     #[cold]

@@ -5,8 +5,8 @@ use smallvec::SmallVec;
 use crate::{Entry, Micros};
 
 /// Outcome of one check.
-// The type is as wide as the neighbouring fields of `Verdict`: a byte with padding is copied in pieces, and the next
-// read stalls.
+// The type is as wide as the neighbouring fields of `Verdict`. A field of one byte with padding would be copied in
+// pieces, and the next read of the field would stall.
 #[repr(u64)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
@@ -37,9 +37,10 @@ pub enum Precision {
     /// Shortest wait after which the same cost fits.
     #[default]
     Exact,
-    /// The same cost does not fit before this wait has passed; it may take longer. Redis replies so if the exact wait needs
-    /// more entries than one call may read: see docs/explanation/algorithms.md. A full memory store with `OnFull::Deny` cannot know
-    /// when there is room, and returns an estimate of at most a second with this precision.
+    /// The same cost does not fit before this wait has passed; it may take longer. Redis replies with this precision if
+    /// the exact wait needs more entries than one call may read: see docs/explanation/algorithms.md. A full memory
+    /// store with `OnFull::Deny` cannot know when there is room, and returns an estimate of at most a second with this
+    /// precision.
     LowerBound,
 }
 

@@ -2,8 +2,8 @@
 //! one process publishes the factors.
 //!
 //! The leader is the process with the lowest name among those that published recently, so no election and no lease is
-//! needed. If two processes consider themselves the leader, because one is new, both use the same loads, and the last
-//! message applies.
+//! needed. For a moment after a process has started, two processes may consider themselves the leader. Both then use
+//! the same loads, and the last message applies.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

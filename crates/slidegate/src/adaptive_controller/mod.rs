@@ -133,7 +133,8 @@ impl AdaptiveController {
         }
     }
 
-    /// Applies the factors that were published before, like all other processes. Then the leader publishes the next factors.
+    /// Applies the latest published factors, as all other processes do. If this process is the leader, it then
+    /// publishes the next factors.
     #[cfg(feature = "redis")]
     async fn step_in_cluster(
         &mut self,

@@ -11,8 +11,8 @@ pub struct Audit {
     pub at: Micros,
     /// Permits of the entries that still count.
     pub counted: u64,
-    /// The running total without the permits that have left the window. Decisions take this number as used. It is 0 if
-    /// more permits have left than the total contains.
+    /// The running total without the permits that have left the window. Decisions use this number as the permits in
+    /// use. It is 0 if more permits have left than the total contains.
     pub stored: u64,
     /// Time until the store deletes the key by itself; `None` if it never does.
     pub expires_after: Option<Micros>,

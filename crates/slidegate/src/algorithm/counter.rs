@@ -38,7 +38,7 @@ pub(super) trait Counter {
     /// Instant from which nothing recorded counts any more.
     fn empty_at(&self) -> Micros;
 
-    /// Corrects an admission; returns false if it has left.
+    /// Corrects the cost of an admission; returns false if the admission has left the window.
     fn amend(&mut self, entry: Entry, to: u64) -> bool;
 
     /// Returns true if permits are held and can be extended.
@@ -46,7 +46,7 @@ pub(super) trait Counter {
         false
     }
 
-    /// Counts `cost` from `now` on, regardless of the limit. The cost was recorded at another instant before.
+    /// Counts `cost` from `now` on, regardless of the limit. Its admission was recorded before, at another instant.
     fn add(&mut self, _now: Micros, _cost: u64) {}
 
     /// Counts `cost` from `now` on, regardless of the limit.
@@ -80,7 +80,8 @@ pub(super) trait Counter {
     /// Replaces the counts by those of a counter that last changed at `last`.
     fn restore(&mut self, last: Micros, counts: &SnapshotCounts);
 
-    /// Instant up to which no admission affects decisions any more, if the counter has no entries.
+    /// Returns the latest expired instant: admissions at or before it no longer affect decisions. Only for counters
+    /// without entries.
     fn gone_until(&self) -> Micros {
         Micros::ZERO
     }
@@ -182,9 +183,9 @@ impl<C: Counter> View<'_, C> {
         warm_up.limit(quota.capacity(), climbed.unwrap_or_default())
     }
 
-    /// Returns an upper bound of the wait until `cost` fits during warm-up. Room comes from entries that leave under the
-    /// present limit, or from the rise of the limit. Entries that leave only when the key is cold again are evaluated with
-    /// the limit of a cold key.
+    /// Returns an upper bound of the wait until `cost` fits during warm-up: the shorter of the wait until enough
+    /// entries leave under the present limit, and the wait until the limit has risen enough. If the entries leave only
+    /// after the key is cold again, the limit of a cold key applies instead of the present limit.
     #[cold]
     fn wait_in_warm_up(&self, now: Micros, quota: &Quota, cost: u64, warm_up: WarmUp) -> Micros {
         let (used, full) = (self.counter.used(), quota.capacity());
@@ -208,7 +209,7 @@ impl<C: Counter> View<'_, C> {
         if reached < cold { leaves.min(reached.since(now)) } else { leaves }
     }
 
-    /// Returns the wait until enough has left for `cost` to fit into `limit`.
+    /// Returns the wait until enough permits have left the window for `cost` to fit into `limit`.
     fn wait_within(&self, limit: u64, now: Micros, quota: &Quota, cost: u64) -> Micros {
         match cost > limit {
             true => self.counter.empty_at().since(now),
@@ -329,7 +330,7 @@ impl<C: Counter> View<'_, C> {
         match correction {
             Correction::Extend => self.extend(now, counted, budget),
             Correction::Cost(to) => {
-                // Without a note the admission could be settled again.
+                // Without a note, the admission could be settled a second time.
                 let Some(reserved) = Notes::reserve_for_settlement(self.notes.as_deref(), budget) else {
                     return Settled::Gone;
                 };

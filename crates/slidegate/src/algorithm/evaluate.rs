@@ -17,9 +17,9 @@ pub trait States {
 
 /// Evaluates the checks of one request at `now`.
 ///
-/// Checks are evaluated in order. Without an enforced denial, every check that fits is recorded. With one, nothing is
-/// recorded, except that rules with `count: attempts` count the checks up to and including the first denial. The checks
-/// after it are only reported.
+/// Checks are evaluated in order. If no enforced check is denied, every check that fits is recorded. Otherwise nothing
+/// is recorded, except that rules with `count: attempts` count the checks up to and including the first enforced
+/// denial. The checks after this denial are only reported.
 pub fn evaluate(checks: &Checks, now: Micros, states: &mut impl States) -> Verdicts {
     evaluate_with(checks, now, &mut AllPresent(states), |i| input(checks, i, None))
 }

@@ -3,8 +3,8 @@
 //! A word has 64 bits, `time << 18 | place << 16 | digit`, and means that `digit << 16 * place` permits were admitted at
 //! `base + time`. Up to 65,535 permits of one microsecond are therefore one word, regardless of the number of requests, and
 //! any number is at most four words. Words are sorted by time, so the words that have left the window are a prefix, and an
-//! instant is found by binary search. 46 bits of time are 2.2 years after `base`, and no window is longer than one year; a
-//! log that lives longer is rebased occasionally.
+//! instant is found by binary search. 46 bits of time reach 2.2 years after `base`, and no window is longer than 366
+//! days. A log that is in use for longer moves `base` to its oldest entry when necessary.
 //!
 //! The newest few admissions of a single permit wait in `recent`, next to the counters, and move to the words together. Two
 //! cores that alternate on one key then exchange one cache line instead of two, and a cache line of words is fetched once
@@ -19,26 +19,26 @@ const DIGIT_MASK: u64 = (1 << DIGIT_BITS) - 1;
 const TIME_MAX: u64 = (1 << (64 - TIME_SHIFT)) - 1;
 const NEVER: Micros = Micros::new(u64::MAX);
 
-/// Fields are in the order of a cache line: the fields that an admission writes are last, together.
+/// The fields that an admission writes are last and adjacent, so that they are in one cache line.
 #[repr(C)]
 #[derive(Clone, Debug)]
 pub(super) struct EventLog {
     base: Micros,
     words: RingBuffer,
-    /// Instants of the first and the last entry. A decision that only needs to know that nothing leaves does not read the
-    /// words. `NEVER` and zero in an empty log.
+    /// Instants of the oldest and the newest entry; `NEVER` and zero in an empty log. From them a decision knows that
+    /// no entry leaves the window, without reading the words.
     oldest: Micros,
     newest: Micros,
     total: u64,
     recent: Recent,
 }
 
-/// Single permits admitted after the last word: their number, and the gap of each to the one before it. The last one was
-/// admitted at `newest`.
+/// Admissions of a single permit after the last word: their number, and the time of each since the previous admission.
+/// The last admission was at `newest`.
 #[derive(Clone, Debug, Default)]
 struct Recent {
-    /// True if there are recent permits. A `bool` has unused bit patterns, in which `State` stores its tag. A separate
-    /// tag would take another word, and the state would not fit into two cache lines.
+    /// True if there are recent permits. A `bool` has unused bit patterns, in which the compiler stores the tag of the
+    /// enum in `State`. A separate tag would take another word, and the state would not fit into two cache lines.
     any: bool,
     len: u8,
     gaps: [u16; 7],
@@ -151,8 +151,8 @@ impl EventLog {
         false
     }
 
-    /// Corrects the permits admitted at `at` from `from` to `to`, as far as the total stays below `most`. Returns false if
-    /// there is no entry at `at`.
+    /// Replaces `from` of the permits admitted at `at` by `to`, but raises the total to at most `most`. Returns false
+    /// if there is no entry at `at`.
     pub(super) fn amend(&mut self, at: Micros, from: u64, to: u64, most: u64) -> bool {
         self.flush(u64::MAX);
         let recorded = self.at(at);
@@ -204,7 +204,7 @@ impl EventLog {
         self.words.shrink();
     }
 
-    /// Number of entries: one per instant, or a few for a large cost.
+    /// Number of words and recent admissions. A large number of permits at one instant takes up to four words.
     pub(super) fn len(&self) -> usize {
         self.words.len() + usize::from(self.recent.len)
     }

@@ -36,7 +36,7 @@ impl<N: Copy + Eq + Hash> Extensions<N> {
         self.by_age.push_back((to, number));
     }
 
-    /// Forgets admissions whose last extension has `left`.
+    /// Forgets the admissions for whose last extension `left` returns true.
     pub(crate) fn forget(&mut self, left: impl Fn(Micros) -> bool) {
         while let Some(&(at, number)) = self.by_age.front()
             && left(at)

@@ -10,7 +10,8 @@ pub(super) struct FixedWindow {
     window: Micros,
     start: Micros,
     used: u64,
-    /// Instant of the first admission in this state. An older reservation belongs to an earlier state of the key.
+    /// Instant of the first admission in this state. A reservation from an earlier instant belongs to a dropped
+    /// state of the key.
     born: Option<Micros>,
 }
 

@@ -1,9 +1,9 @@
 //! Notes of one key about single admissions: request ids, settlements and extensions. Also the state of its warm-up.
 //!
 //! Most keys have no notes: the entry of an admission is in the reply, not in the store. The id of an admitted request is
-//! remembered as long as its admission counts. A settled admission is remembered by its sequence number; adjacent numbers
-//! merge, so a stream of acquire and settle costs one range instead of one note each. The notes of all keys of a store
-//! share a byte budget: see [`NoteBudget`].
+//! remembered as long as its admission counts. A settled admission is remembered by its sequence number. Adjacent
+//! numbers merge: if every admission is settled, the key has one range instead of one note per admission. The notes of
+//! all keys of a store share a byte budget: see [`NoteBudget`].
 
 use std::sync::Arc;
 
@@ -14,8 +14,8 @@ use super::ranges::Ranges;
 use crate::dynamic::warm_up::Warmth;
 use crate::{Entry, Micros, RequestId};
 
-/// Maximum number of ids that one decision forgets. Forgetting only frees memory: an id whose admission has left is not
-/// found anyway.
+/// Maximum number of ids that one decision forgets. Forgetting only frees memory: if the admission of an id has left
+/// the window, decisions ignore the id.
 pub(super) const FORGET_STEP: usize = 64;
 
 #[derive(Clone, Debug, Default)]

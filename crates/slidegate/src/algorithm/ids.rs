@@ -57,7 +57,8 @@ struct Note {
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct Ids {
-    /// Notes, oldest first. Some are no longer in `positions`: they were refunded, or the same id came again.
+    /// Notes, oldest first. A note is not in `positions` if its admission was refunded, or if a later admission has the
+    /// same digest.
     notes: VecDeque<Note>,
     /// Position of the first note. Positions count up and wrap.
     first: u32,
@@ -110,7 +111,7 @@ impl Ids {
         }
     }
 
-    /// Forgets up to `most` of the oldest notes, if they have `left`.
+    /// Forgets the oldest notes, at most `most`, as long as `left` returns true for their instants.
     pub(super) fn forget(&mut self, left: impl Fn(Micros) -> bool, most: usize) {
         for _ in 0..most {
             if !self.notes.front().is_some_and(|note| left(note.entry.at)) {

@@ -87,7 +87,7 @@ pub(crate) enum Recording {
     All,
     /// The request is denied, and this check was evaluated: its attempt counts.
     Attempts,
-    /// The request is a peek, or the check is after the one that denied.
+    /// The request is a peek, or an earlier check denied the request.
     Nothing,
 }
 

@@ -4,8 +4,8 @@
 //! memory of the process. Behaviour when the budget is exhausted:
 //!
 //! - A request id that does not fit is not remembered. The request is decided as usual, and a retry is charged again.
-//! - A settlement or extension that does not fit is not carried out. Otherwise it could be repeated, and a refund given
-//!   twice admits too much.
+//! - A settlement or extension that does not fit is not carried out. Otherwise it could be repeated, and a repeated
+//!   refund would admit too many permits.
 //!
 //! Request ids may use three quarters of the budget, so that settlements have room. One key may use an eighth.
 
@@ -71,7 +71,7 @@ impl NoteBudget {
     }
 }
 
-/// Bytes that the notes of one key have taken from a budget. Dropping it returns them.
+/// Bytes that the notes of one key have taken from a budget. They return to the budget on drop.
 #[derive(Debug, Default)]
 pub(super) struct ReservedBytes {
     budget: Option<Arc<NoteBudget>>,
@@ -112,7 +112,7 @@ impl ReservedBytes {
     }
 }
 
-/// A clone lives outside the store, so it takes no bytes.
+/// A clone is outside the store, so it takes no bytes of the budget.
 impl Clone for ReservedBytes {
     fn clone(&self) -> Self {
         ReservedBytes::default()

@@ -1,12 +1,13 @@
 //! Set of the settled admissions of one key, by sequence number.
 //!
-//! Adjacent numbers merge, so a stream of acquire and settle is a single range, which needs no heap memory.
+//! Adjacent numbers merge: if every admission is settled, there is a single range, which needs no heap memory.
 
 use std::collections::BTreeMap;
 
 use crate::{Entry, Micros};
 
-/// Estimated memory of a tree with one node, and of each range in a larger tree: most nodes are half full.
+/// Estimated bytes of a tree with one node. [`RANGE_BYTES`] is the estimate for each range in a larger tree, whose
+/// nodes are mostly half full, and [`NODE`] is the number of ranges in one node.
 const NODE_BYTES: usize = 280;
 const RANGE_BYTES: usize = 50;
 const NODE: usize = 11;
@@ -20,7 +21,7 @@ pub(super) enum Ranges {
         end: u64,
         at: Micros,
     },
-    /// First number -> one past the last number, and the instant of the last.
+    /// Ranges by their first number: the number after the last one, and the newest instant in the range.
     Many(BTreeMap<u64, (u64, Micros)>),
 }
 
@@ -50,7 +51,7 @@ impl Ranges {
         }
     }
 
-    /// Forgets ranges whose last admission has `left`.
+    /// Forgets the ranges for whose newest instant `left` returns true.
     pub(super) fn forget(&mut self, left: impl Fn(Micros) -> bool) {
         match self {
             Ranges::One { at, .. } if left(*at) => *self = Ranges::None,

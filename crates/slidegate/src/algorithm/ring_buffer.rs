@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-/// Fields are in the order of a cache line, like those of the log around it.
+/// The order of the fields is fixed, because `EventLog` contains this buffer and places its fields in cache lines.
 #[repr(C)]
 #[derive(Clone, Debug, Default)]
 pub(super) struct RingBuffer {

@@ -1,11 +1,11 @@
-//! `sliding-counter`: two aligned windows, of which the previous one counts in proportion.
+//! `sliding-counter`: two aligned windows. The current one counts in full, the previous one in part.
 //!
 //! `used = current + ceil(previous * (window - elapsed) / window)`, where `elapsed` is the time since the current window began.
 //! The previous window is taken as if its admissions had been spread evenly over it, so the count is an approximation: it may
-//! be too low if they came late in that window, and too high if they came early. The state is two numbers for any
-//! limit.
+//! be too low if these admissions came late in the previous window, and too high if they came early. The state is two
+//! numbers for any limit.
 //!
-//! Three facts hold in whole numbers: the weight is rounded up, so `used` is never below the exact value of the
+//! Three facts hold in integer arithmetic: the weight is rounded up, so `used` is never below the exact value of the
 //! formula; no aligned window admits more than the limit; and without new admissions `used` never rises, so the
 //! computed wait is the shortest one.
 
@@ -23,7 +23,8 @@ pub(super) struct SlidingCounter {
     now: Micros,
     current: u64,
     previous: u64,
-    /// Instant of the first admission in this state. An older reservation belongs to an earlier state of the key.
+    /// Instant of the first admission in this state. A reservation from an earlier instant belongs to a dropped
+    /// state of the key.
     born: Option<Micros>,
 }
 
@@ -63,8 +64,8 @@ impl SlidingCounter {
         }
     }
 
-    /// Returns the time after the start of a window at which at most `keep` of the `permits` that the previous window
-    /// admitted still count.
+    /// Returns the time since the start of a window after which at most `keep` of the `permits` of the previous window
+    /// still count.
     fn time_until(&self, permits: u64, keep: u64) -> Micros {
         if permits <= keep {
             return Micros::ZERO;
@@ -100,11 +101,11 @@ impl Counter for SlidingCounter {
         now
     }
 
-    /// Takes permits from the previous window first.
+    /// Removes permits of the previous window first, because they are older.
     fn keep_newest(&mut self, keep: u64) {
         if self.used() > keep {
             self.current = self.current.min(keep);
-            // The largest number of permits whose weight is at most the remaining `keep`.
+            // The previous window keeps the most permits whose weight is at most `keep - self.current`.
             self.previous =
                 scaled(keep - self.current, self.window.get(), self.remaining()).min(self.previous);
         }
@@ -118,7 +119,7 @@ impl Counter for SlidingCounter {
         let fits = match limit.checked_sub(self.current + cost) {
             // The weight of the previous window falls, and reaches zero at the end of the current window.
             Some(keep) => self.start.plus(self.time_until(self.previous, keep)),
-            // After its end, the current window becomes the previous window.
+            // When the current window has ended, it becomes the previous window.
             None => {
                 let end = self.start.plus(self.window);
                 end.plus(self.time_until(self.current, limit.saturating_sub(cost)))
@@ -158,7 +159,8 @@ impl Counter for SlidingCounter {
         self.start_of(at).plus(self.window).plus(self.window)
     }
 
-    /// Returns the two windows by their starts, the previous one with its weight.
+    /// Returns one entry per window, at its start: the weight of the previous window, and the permits of the current
+    /// window.
     fn entries(&self) -> Vec<(Micros, u64)> {
         let windows = [(self.start.since(self.window), self.weight()), (self.start, self.current)];
         windows.into_iter().filter(|(_, permits)| *permits > 0).collect()

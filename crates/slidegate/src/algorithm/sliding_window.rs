@@ -1,8 +1,8 @@
 //! `sliding-window` and `time-slice`: a log of admissions.
 //!
 //! Both are one algorithm. An admission at `t` counts until `t + window`. A slice counts in full until its last instant has
-//! left, so an admission in a slice is dated at the end of the slice. With slices of one microsecond the two algorithms are
-//! identical.
+//! left the window, so an admission in a slice is dated at the end of the slice. With slices of one microsecond the two
+//! algorithms are identical.
 
 use super::SnapshotCounts;
 use super::counter::Counter;
@@ -20,7 +20,7 @@ pub(super) struct Window {
 /// Value for the number of slices that marks a `concurrency` limit.
 const CONCURRENCY_MARK: u32 = 0xffff;
 
-/// Value for the number of slices that marks an algorithm without a log: no log suits it.
+/// Value for the number of slices that marks an algorithm without a log, so that no log suits its quota.
 const NO_LOG_MARK: u32 = 0xfffe;
 
 /// Window and number of slices (0 for the sliding window) packed into one number, so that a key fits two cache lines.
@@ -60,7 +60,7 @@ impl Window {
         Window { log: EventLog::default(), shape: Shape::of(quota) }
     }
 
-    /// Returns the same total, all of it recorded at the instant of the newest entry.
+    /// Returns a window with the same total, recorded as one entry at the instant of the newest entry.
     pub(super) fn summary(&self) -> Self {
         let mut log = EventLog::default();
         if let Some(newest) = self.log.newest() {
@@ -69,7 +69,8 @@ impl Window {
         Window { shape: self.shape, log }
     }
 
-    /// Returns the sum of the entries, and the end of the log whose stored instant is wrong, if any.
+    /// Returns the sum of the entries, and a discrepancy if the stored instant of the newest or the oldest entry is
+    /// wrong.
     pub(super) fn recount(&self) -> (u64, Option<Discrepancy>) {
         let entries = self.log.entries();
         let counted = entries.iter().map(|(_, cost)| cost).sum();
@@ -81,7 +82,7 @@ impl Window {
         (counted, wrong.into_iter().find_map(|(wrong, end)| wrong.then_some(end)))
     }
 
-    /// Returns the instant under which an admission at `now` is recorded: the end of its slice.
+    /// Returns the instant under which an admission at `now` is recorded: `now`, or the last instant of its slice.
     #[inline]
     fn recorded_instant(&self, now: Micros) -> Micros {
         if self.shape.slices() == 0 {
@@ -93,7 +94,7 @@ impl Window {
 }
 
 impl Counter for Window {
-    /// Advances to `now`; returns true if anything left.
+    /// Advances to `now`; returns true if an entry left the window.
     #[inline]
     fn roll(&mut self, now: Micros) -> bool {
         match now.get().checked_sub(self.shape.window().get()) {
@@ -134,7 +135,7 @@ impl Counter for Window {
         self.log.newest().map_or(Micros::ZERO, |at| self.leaves(at))
     }
 
-    /// Corrects an admission; returns false if it has left.
+    /// Corrects the cost of an admission; returns false if the admission has left the window.
     fn amend(&mut self, entry: Entry, to: u64) -> bool {
         self.log.amend(entry.at, entry.cost, to, MAX_TOTAL)
     }

@@ -38,7 +38,8 @@ use crate::{Entry, Settled, Verdict};
 pub struct State {
     notes: Option<Box<Notes>>,
     kind: Kind,
-    /// Instant of the last change, when something was recorded or left. The time of the key never runs back before it.
+    /// Instant of the last change: permits were recorded or left the window. Decisions about this key never use an
+    /// earlier instant.
     last: Micros,
     /// Sequence number of the next admission: the generation of this state, and the number of records so far.
     seq: u64,
@@ -168,13 +169,13 @@ impl State {
         self.notes.as_ref().map_or(entry, |notes| notes.current_entry(entry)).at
     }
 
-    /// Counts a cost from `now` on, regardless of the limit. The cost was recorded at another instant before.
+    /// Counts a cost from `now` on, regardless of the limit. Its admission was recorded before, at another instant.
     pub(crate) fn count_again(&mut self, now: Micros, cost: u64) {
         with_view!(self, view => view.count_again(now, cost));
     }
 
-    /// Counts an admission of a sliding window, made at `entry.at`, from `now` on; does nothing if it has left. The caller
-    /// guarantees that the admission was made in this state.
+    /// Counts an admission of a sliding window, made at `entry.at`, from `now` on; does nothing if it has left the
+    /// window. The caller guarantees that the admission was made in this state.
     pub(crate) fn postpone(&mut self, now: Micros, entry: Entry) {
         with_view!(self, view => view.postpone(now, entry));
     }
@@ -201,7 +202,8 @@ impl State {
         self.used()
     }
 
-    /// Returns the permits in use at `now` by the running total and by the entries, and the discrepancies.
+    /// Returns the permits in use at `now` according to the running total, those according to the entries, and the
+    /// discrepancies.
     pub(crate) fn audit(&mut self, now: Micros) -> (u64, u64, Vec<Discrepancy>) {
         let stored = self.inspect(now);
         let Kind::Window(window) = &self.kind else { return (stored, stored, Vec::new()) };
@@ -292,7 +294,8 @@ impl State {
         StateSnapshot { last: self.last, counted: with_counter!(&self.kind, counter => counter.snapshot()) }
     }
 
-    /// Returns the instant up to which no admission affects decisions any more, if the key has no entries.
+    /// Returns the latest expired instant: admissions at or before it no longer affect decisions. Only for keys without
+    /// entries.
     pub(crate) fn gone_until(&self) -> Micros {
         with_counter!(&self.kind, counter => counter.gone_until())
     }
@@ -312,7 +315,7 @@ impl State {
         self.seq & ((1 << COUNT_BITS) - 1)
     }
 
-    /// Forgets up to `most` request ids whose admissions have left by `now`.
+    /// Forgets up to `most` request ids whose admissions have left the window at `now`.
     pub(crate) fn forget_notes(&mut self, now: Micros, most: usize) {
         let Some(notes) = &mut self.notes else { return };
         let now = now.max(self.last);
@@ -356,7 +359,7 @@ mod tests {
         for n in 1..=20 {
             state.admit(Micros::from_secs(n), &quota, 1 + n % 3);
         }
-        // The first ten admissions have left.
+        // The first ten admissions have left the window.
         let now = Micros::from_secs(70);
         assert_eq!(state.audit(now), (21, 21, Vec::new()));
         let Kind::Window(window) = &mut state.kind else { panic!() };

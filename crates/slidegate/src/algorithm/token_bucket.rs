@@ -47,7 +47,7 @@ impl TokenBucket {
         self.units(self.burst)
     }
 
-    /// Converts permits to units. At most 2^51 for every cost that a bucket admits; see `Quota`.
+    /// Converts permits to units. The result is at most 2^51 for every cost that a bucket admits; see `Quota`.
     fn units(&self, permits: u64) -> i64 {
         i64::try_from(permits.saturating_mul(self.rate.1)).unwrap_or(i64::MAX)
     }
@@ -58,7 +58,8 @@ impl TokenBucket {
         self.level = i64::try_from(level).unwrap_or(self.level);
     }
 
-    /// Sets the level. The bucket may owe at most one capacity, or the debt of `before` if that was larger.
+    /// Sets the level. The bucket may owe at most one capacity, or its debt at the level `before` if that debt was
+    /// larger.
     fn set_capped(&mut self, level: i128, before: i128) {
         let floor = -i128::from(self.full());
         self.set(level.max(floor.min(before)));
@@ -67,7 +68,7 @@ impl TokenBucket {
     fn note_gone(&mut self) {
         self.gone = self.gone.max(self.since.since(self.horizon));
         if self.level == self.full() {
-            // Earlier admissions have refilled: there is nothing to give back.
+            // The permits of earlier admissions are back in the bucket, so a refund has nothing to give back.
             self.gone = self.gone.max(self.since.since(Micros::new(1)));
         }
     }
@@ -103,7 +104,7 @@ impl Counter for TokenBucket {
         self.burst = quota.capacity();
         self.horizon = quota.horizon();
         let level = (i128::from(self.level) * new).div_euclid(old);
-        // A smaller bucket also owes at most its capacity.
+        // The debt is at most the new capacity, unless it exceeded the old capacity already.
         if owes_more {
             self.set(level)
         } else {
@@ -145,7 +146,7 @@ impl Counter for TokenBucket {
         true
     }
 
-    /// Owes `cost` more, without a cap. The caller guarantees that this many permits are missing.
+    /// Takes `cost` permits, without the cap on debt. The caller guarantees that this many permits are missing.
     fn add(&mut self, _now: Micros, cost: u64) {
         self.set(i128::from(self.level) - i128::from(self.units(cost)));
     }

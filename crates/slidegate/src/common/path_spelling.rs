@@ -1,4 +1,4 @@
-//! Normalization of paths and hosts, so that no other spelling escapes a rule. Pure.
+//! Normalization of paths and hosts, so that a client cannot avoid a rule with another spelling. Pure.
 
 use std::borrow::Cow;
 
@@ -79,8 +79,8 @@ impl PathSpelling {
     }
 
     /// Returns the normalized path of a URL or of a part of one: visible ASCII that starts with a slash. Characters that can
-    /// appear unescaped are unescaped; others are escaped. Escapes of escapes are removed, because some back ends unescape
-    /// twice. Normalizing a normalized path changes nothing.
+    /// appear unescaped are unescaped; others are escaped. An escaped escape, such as `%256c`, is unescaped fully,
+    /// because some back ends unescape twice. Normalizing a normalized path changes nothing.
     ///
     /// Takes time linear in the length of `text`.
     pub fn path<'t>(&self, text: &'t [u8]) -> Cow<'t, str> {
@@ -119,7 +119,7 @@ impl PathSpelling {
                 Some(end) if self.strip_parameters => &part[..end],
                 _ => part,
             };
-            // Dot segments name a directory.
+            // A dot segment at the end names a directory, like a slash at the end.
             ends_with_slash = matches!(part, b"" | b"." | b"..");
             match part {
                 b"" | b"." => {}
@@ -128,7 +128,7 @@ impl PathSpelling {
             }
         }
         let end = if ends_with_slash && !self.strip_trailing_slash && !parts.is_empty() { "/" } else { "" };
-        // All bytes are ASCII.
+        // All bytes are ASCII, so the conversion changes nothing.
         format!("/{}{end}", String::from_utf8_lossy(&parts.join(&b'/')))
     }
 }
@@ -148,7 +148,7 @@ pub fn host(text: &str) -> String {
     name.trim_end_matches('.').to_ascii_lowercase()
 }
 
-/// Returns the part between the authority, if the text is a full URL, and the query or fragment.
+/// Returns the text without query and fragment and, if the text is a full URL, without scheme and authority.
 fn path_part(text: &[u8]) -> &[u8] {
     let end = text.iter().position(|byte| matches!(byte, b'?' | b'#')).unwrap_or(text.len());
     let text = &text[..end];
@@ -168,7 +168,7 @@ fn is_visible(byte: u8) -> bool {
     byte.is_ascii_graphic() && !matches!(byte, b'?' | b'#')
 }
 
-/// Returns visible ASCII with only the necessary escapes, in upper case.
+/// Returns the text as visible ASCII with only the necessary escapes. The hexadecimal digits of escapes are upper case.
 ///
 /// The text is unescaped repeatedly until nothing changes, in one pass: whenever the output ends with an escape, the escape is
 /// replaced by its character. Each replacement makes the output shorter.

@@ -1,6 +1,7 @@
 //! Percentages in hundredths of a percent.
 
-/// Parses a share in hundredths of a percent: `12.5%` is 1,250. At most two decimals, and at most six digits before them.
+/// Parses a percentage and returns it in hundredths of a percent: `12.5%` is 1,250. The text may have at most six
+/// digits before the decimal point and two after it.
 #[cfg(feature = "yaml")]
 pub fn hundredths(text: &str) -> Option<u32> {
     let number = text.strip_suffix('%')?.trim_end();
@@ -14,7 +15,7 @@ pub fn hundredths(text: &str) -> Option<u32> {
     Some(whole.parse::<u32>().ok()? * 100 + decimals)
 }
 
-/// Writes a share as [`hundredths`] reads it.
+/// Writes a share, given in hundredths of a percent, as text that [`hundredths`] parses: 1,250 is `12.50%`.
 pub(crate) fn percent(share: u32) -> String {
     let (whole, rest) = (share / 100, share % 100);
     if rest == 0 { format!("{whole}%") } else { format!("{whole}.{rest:02}%") }

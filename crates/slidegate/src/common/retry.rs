@@ -33,7 +33,7 @@ mod tests {
 
     use super::*;
 
-    /// Returns the pauses of a call that fails this many times.
+    /// Returns the number of calls and the pauses, in milliseconds, if the first `failures` calls fail.
     fn pauses(failures: u32) -> (u32, Vec<u64>) {
         let (calls, pauses) = (RefCell::new(0), RefCell::new(Vec::new()));
         let call = || {

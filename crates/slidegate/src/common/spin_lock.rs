@@ -1,10 +1,11 @@
 //! Spin lock for critical sections of tens of nanoseconds.
 //!
-//! Under contention the cost of a short critical section is the cache line that moves between cores. So a thread that
-//! finds the lock taken backs off exponentially and lets the holder finish a burst, instead of getting the lock
-//! handed over each time. Unlocking is a plain store: no thread sleeps in the kernel that would have to be woken. A
-//! thread that has waited long yields, then sleeps for a moment, so it does not spin at full speed while the holder
-//! has lost its core. The rows for one key and two threads in `benchmarks/src/decision.rs` measure this.
+//! Under contention, most of the cost of a short critical section is the move of its cache line between cores. So a
+//! thread that finds the lock taken backs off exponentially: meanwhile the holder's core can take the lock several
+//! times in a row, and the cache line stays there. Unlocking is a plain store, because no waiting thread has to be
+//! woken by the kernel. A thread that has waited long yields its core, and later sleeps for a moment, so that it does
+//! not spin at full speed while the scheduler has suspended the holder. The rows for one key and two threads in
+//! `benchmarks/src/decision.rs` measure this.
 
 use std::thread;
 use std::time::Duration;
@@ -62,7 +63,7 @@ pub(crate) mod holds {
         VISITS.with_borrow_mut(|visits| *visits.last_mut().expect("a bucket is visited under a lock") += 1);
     }
 
-    /// Visits of each hold since the last call.
+    /// Returns the number of visits of each hold since the last call.
     pub(crate) fn take() -> Vec<usize> {
         VISITS.take()
     }

@@ -27,7 +27,7 @@ impl Default for StripedCounter {
 impl StripedCounter {
     #[inline]
     pub(crate) fn add(&self, n: u64) {
-        // A terminating thread has no thread-local stripe any more, and uses the first.
+        // A terminating thread no longer has its thread-local stripe, and uses stripe 0.
         let stripe = STRIPE.try_with(|stripe| *stripe).unwrap_or(0);
         self.0[stripe].fetch_add(n, Ordering::Relaxed);
     }

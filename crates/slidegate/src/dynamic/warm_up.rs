@@ -1,8 +1,8 @@
 //! Warm-up: a limit that rises to its full value after a cold start.
 //!
-//! A key is cold if it never had an admission, or none for a while; the first admission starts the warm-up. Its instant is
-//! stored with the key and evaluated by the store's clock, so all nodes see the same limit. All numbers are integers, so
-//! that a Redis script computes the same limit.
+//! A key is cold if it never had an admission, or none for a while; the first admission starts the warm-up. The instant
+//! of this admission is stored with the key and compared with the store's clock, so all nodes see the same limit. All
+//! numbers are integers, so that a Redis script computes the same limit.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ pub(crate) const MAX_IDLE: Micros = Micros::from_secs(30 * 24 * 3600);
 /// 100 % of a limit during warm-up.
 const WHOLE: u64 = 10_000;
 
-/// Progress of a warm-up in steps, in eighths, for each quarter of its time.
+/// Progress of a warm-up with [`RampShape::Steps`] in each quarter of its duration, in eighths.
 const STEPS: [u64; 4] = [0, 3, 6, 8];
 
 crate::words! {
@@ -55,9 +55,9 @@ pub struct WarmUp {
     shape: RampShape,
     /// Start of the rise, in percent.
     from: u8,
-    /// Duration in milliseconds. `idle` is in milliseconds, too: small types, because a quota is copied with every check.
+    /// Duration in milliseconds. `over` and `idle` have a small type, because a quota is copied with every check.
     over: u32,
-    /// 0 means a minute, or the window if that is longer.
+    /// Idle time in milliseconds; 0 means a minute, or the window if that is longer.
     idle: u32,
 }
 
@@ -86,7 +86,8 @@ impl WarmUp {
         Ok(self)
     }
 
-    /// Adapts the idle time to a quota whose admissions count for `horizon`: a cold key has no entries that still count.
+    /// Adapts the idle time to a quota whose admissions count for `horizon`, so that a cold key has no entries that
+    /// still count.
     pub(crate) fn for_horizon(mut self, horizon: Micros) -> Result<Self, Error> {
         if self.idle == 0 {
             self.idle = millis(horizon.max(Micros::from_secs(60)).min(MAX_IDLE));

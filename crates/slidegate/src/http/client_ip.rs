@@ -6,7 +6,7 @@ use ipnet::{IpNet, Ipv6Net};
 
 use crate::Error;
 
-/// Parses a network of trusted proxies, or the address of one.
+/// Parses a network of trusted proxies, or the address of one proxy.
 pub fn network(text: &str) -> Result<IpNet, Error> {
     let address = || text.parse::<IpAddr>().ok().map(IpNet::from);
     let net = text.parse::<IpNet>().ok().or_else(address).ok_or_else(|| {
@@ -17,7 +17,7 @@ pub fn network(text: &str) -> Result<IpNet, Error> {
     Ok(net.trunc())
 }
 
-/// Returns the client's address: the last one in the chain that does not belong to a trusted proxy.
+/// Returns the client's address: the last address in the chain that does not belong to a trusted proxy.
 ///
 /// Each proxy appends the address of its peer. The chain is therefore read from its end, `nearest` first, as long as
 /// the author of an entry is trusted. Entries that a client has written itself are further to the front, so they are

@@ -1,7 +1,7 @@
 //! Client addresses reported by proxies, nearest first: `X-Forwarded-For`, and `Forwarded` of RFC 7239. Pure.
 //!
 //! Both headers are lists to which each proxy appends. They are parsed from the end: the last entry was written by the direct
-//! peer, and nothing that a client put before it can change how it is parsed.
+//! peer, and text that a client put before this entry cannot change how the entry is parsed.
 
 use http::HeaderMap;
 
@@ -20,7 +20,7 @@ fn lines<'h>(headers: &'h HeaderMap, name: &str) -> impl Iterator<Item = &'h [u8
     headers.get_all(name).iter().rev().map(|value| value.as_bytes())
 }
 
-/// Returns the bytes as text. Bytes that are not UTF-8 are not an address; entries next to them may be.
+/// Returns the bytes as text; empty if they are not UTF-8. The other entries of the header are still used.
 fn text(bytes: &[u8]) -> &str {
     str::from_utf8(bytes).unwrap_or_default()
 }

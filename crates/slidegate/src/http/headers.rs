@@ -69,7 +69,7 @@ pub fn enforced(decision: &Decision) -> impl Iterator<Item = Limit<'_>> {
     decision.limits().filter(|limit| limit.mode() == Mode::Enforce)
 }
 
-/// Returns the limit for headers that can name only one: the one that denied, or the one with the fewest permits left.
+/// Returns the limit for headers that name only one: the limit that denied, or the one with the fewest permits left.
 pub fn tightest(decision: &Decision) -> Option<Limit<'_>> {
     let denied = enforced(decision).find(|limit| limit.outcome().denies());
     denied.or_else(|| enforced(decision).min_by_key(|limit| limit.remaining()))

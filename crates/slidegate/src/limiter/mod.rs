@@ -24,7 +24,7 @@ use crate::{
 /// applies to a request. It bounds the work and the reply that a small call can cause: a reply has about 200 bytes per limit.
 pub const MAX_CHECKS: usize = 10_000;
 
-// One request may match every rule.
+// A single request may match every rule.
 const _: () = assert!(MAX_RULES <= MAX_CHECKS);
 
 /// Decides requests by rules, and counts in a store. Share it in an `Arc`.

@@ -2,8 +2,9 @@
 //!
 //! A denied request charges none of its checks, so a shadow among these checks would never count a request that another
 //! rule denies. A [shadow of](crate::Rule::shadow_of) another rule is therefore evaluated separately, after the other
-//! checks. It is charged if it fits, unless one of the remaining rules denied. A shadow that counts attempts also
-//! counts requests that a later rule denied. The evaluation takes a second call to the store.
+//! checks. The shadow is charged if it fits and no enforced rule other than the shadowed rule denied the request. A
+//! shadow that counts attempts is also charged if the first such denial is by a rule after the shadowed rule. The
+//! evaluation takes a second call to the store.
 
 use smallvec::SmallVec;
 
@@ -37,7 +38,7 @@ pub(crate) async fn admit<S: Store>(
             shadows.push(if counts { alone } else { alone.peek() });
         }
     }
-    // Shadows deny nothing, so their failure is not a failure of the request.
+    // Shadows deny nothing, so an error of this call does not fail the request.
     let mut shadow_replies = store.admit(&shadows).await.unwrap_or_default().into_iter();
     let merged = batch.iter().zip(decided).map(|(checks, reply)| {
         let (mut at, mut source) =
@@ -64,8 +65,8 @@ fn subset(checks: &Checks, keep: impl Fn(&Check) -> bool) -> Checks {
     checks.with_checks(checks.as_slice().iter().filter(|check| keep(check)).cloned())
 }
 
-/// Returns true if the shadow is charged when it fits, as if it were enforced in place of its rule: no remaining rule
-/// denies, or only a later rule denies and the shadow counts attempts.
+/// Returns true if `shadow` is charged when it fits, as if it were enforced in place of the shadowed rule: no other
+/// enforced rule denies, or the shadow counts attempts and the first other rule that denies is after the shadowed rule.
 fn counts(rules: &Rules, others: &Checks, reply: &Verdicts, shadow: &Check) -> bool {
     let replaced = rules.rule(shadow.rule).shadowed();
     let is_replaced = |check: &Check| Some(rules.rule(check.rule).name()) == replaced;

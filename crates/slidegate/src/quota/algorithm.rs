@@ -12,9 +12,9 @@ pub enum Algorithm {
     SlidingWindow,
     /// The counter restarts at every multiple of the window. Up to twice the limit can pass around that instant.
     FixedWindow,
-    /// Approximate: the current aligned window, and the part of the previous one that is less than a window ago, as if its
-    /// admissions had been spread evenly. Up to almost twice the limit can pass in an interval that is not aligned.
-    /// Needs two numbers for any limit.
+    /// Approximate: counts the current aligned window in full and the previous one in part, as if the admissions of the
+    /// previous one had been spread evenly over it. Up to almost twice the limit can pass in an interval that is not
+    /// aligned. Needs two numbers for any limit.
     SlidingCounter,
     /// The window moves in steps of one slice. A slice that is partly outside the window still counts in full, so no window
     /// ever holds more than `limit`. Constant memory.

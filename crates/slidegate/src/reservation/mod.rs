@@ -135,7 +135,7 @@ pub(crate) fn read(mut text: &str) -> Option<Reservation> {
         let mut numbers = [0u64; 4];
         for number in &mut numbers {
             let (digits, rest) = text.split_once('.')?;
-            // Each number has exactly one spelling.
+            // Leading zeros are rejected, so that each number has exactly one spelling.
             let leads = digits.len() > 1 && digits.starts_with('0');
             if digits.is_empty() || leads || !digits.bytes().all(|b| b.is_ascii_digit()) {
                 return None;
@@ -166,8 +166,8 @@ pub(crate) fn read(mut text: &str) -> Option<Reservation> {
     Reservation::new(charges)
 }
 
-/// Checks that a key has no braces other than the pair of its tag at the start. With others the sender would choose the Redis
-/// slot in which the reservation is settled.
+/// Checks that a key has no braces other than the pair around its tag at the start. With other braces, the sender could
+/// choose the Redis slot in which the reservation is settled.
 fn has_braces_of_a_key(key: &Key) -> bool {
     let (tag, braces) = (key.tag(), key.as_str().matches(['{', '}']).count());
     braces == if tag.is_some() { 2 } else { 0 }

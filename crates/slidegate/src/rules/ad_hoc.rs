@@ -10,7 +10,7 @@ use crate::{Algorithm, Check, Error, Key, Micros, Quota};
 /// Default and bounds of a number that a request may give.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bounds<T> {
-    /// Used if the request gives none.
+    /// The value if the request gives none.
     pub default: T,
     /// The lowest value a request may give.
     pub min: T,
@@ -72,7 +72,7 @@ impl AdHoc {
         check_value(&"`resource`", resource)?;
         let quota = self.quota(requested)?;
         let window = quota.window().to_compact_string();
-        // Another algorithm starts a new count, so a bucket has its own key.
+        // A new algorithm would start new counts, so a bucket and a window of one resource have different keys.
         let name = if requested.burst.is_some() { "bucket" } else { "resource" };
         let key = Key::new(super::AD_HOC, [(name, resource), ("window", window.as_str())]);
         Ok(Check { rule: u32::MAX, ..Check::new(key, quota, permits) })

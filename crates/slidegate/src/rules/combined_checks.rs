@@ -70,8 +70,8 @@ impl Rules {
     }
 }
 
-/// Adds the cost of a second request with the same key. Only requests that give their own limit can have different limits;
-/// the lower limit then applies.
+/// Adds the cost of a second request with the same key. Only requests that give their own limit can have different
+/// limits for one key; the lower limit then applies.
 fn merge(first: &mut Check, second: &Check) -> Result<(), Error> {
     let cost = first.cost + second.cost;
     if cost > MAX_LIMIT {

@@ -243,7 +243,7 @@ impl Rules {
         self.rule(check.rule).kind == Kind::Blocked
     }
 
-    /// Takes over the factors of adaptive rules with the same name.
+    /// Sets the factor of each adaptive rule to the factor of the rule with the same name in `before`.
     pub(crate) fn adapt_as(&self, before: &Rules) {
         for (rule, adapting) in self.rules.iter().filter_map(|rule| Some((rule, rule.adapting.as_ref()?))) {
             let same = before.rules.iter().find(|known| known.name == rule.name);

@@ -1,4 +1,4 @@
-//! Rules about paths, extended to normalized spellings.
+//! Extension of rules about paths, so that they also match normalized paths.
 
 use std::collections::HashMap;
 
@@ -55,7 +55,7 @@ impl Rule {
     }
 }
 
-/// Returns the patterns that match normalized paths as `pattern` matches the original ones.
+/// Returns the patterns that `pattern` needs in addition to match normalized paths; empty if it needs none.
 fn normalized_patterns(pattern: &Pattern, spelling: PathSpelling) -> Vec<Pattern> {
     match pattern {
         Pattern::Is(text) if text.starts_with('/') => {
@@ -64,14 +64,15 @@ fn normalized_patterns(pattern: &Pattern, spelling: PathSpelling) -> Vec<Pattern
         }
         Pattern::StartsWith(prefix) if prefix.starts_with('/') => {
             let last = prefix.rsplit('/').next().unwrap_or_default();
-            // An incomplete dot segment matches no path.
+            // Normalizing would remove this `.` or `..`, which may be the start of a name such as `.well-known`.
             if matches!(last, "." | "..") {
                 return Vec::new();
             }
             let start = spelling.keep_trailing_slash().path(prefix.as_bytes());
             let whole = spelling.path(prefix.as_bytes());
             let mut patterns = Vec::new();
-            // Parameters start here and are stripped, so the part before them is complete.
+            // The prefix ends in parameters, which the spelling strips. The path before them is then complete, not a
+            // prefix.
             let ends = last.contains(';') && !start.contains(';');
             if ends || whole != start {
                 patterns.push(Pattern::Is(whole.into_owned()));

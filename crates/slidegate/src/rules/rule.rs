@@ -50,7 +50,7 @@ pub struct Rule {
     pub(crate) tag: Option<usize>,
     /// Template of the keys, built from name, key and tag.
     pub(super) key_template: KeyTemplate,
-    /// Meaningless unless the rule is limited.
+    /// A placeholder unless `kind` is [`Kind::Limited`].
     pub(crate) quota: Quota,
     pub(crate) kind: Kind,
     pub(crate) mode: Mode,
@@ -69,9 +69,9 @@ pub struct Rule {
     pub(crate) overrides: HashMap<Vec<String>, Quota>,
     /// Length of the longest value in an override: longer values are not looked up.
     pub(super) longest_override: usize,
-    /// Additional patterns in another spelling, by the index of the condition. See `paths.rs`.
+    /// Additional patterns that match normalized paths, by the index of their condition. See `paths.rs`.
     pub(super) normalized_conditions: Vec<(usize, Vec<Pattern>)>,
-    /// The overrides in another spelling.
+    /// Additional overrides for normalized paths, by the values of the key attributes.
     pub(super) normalized_overrides: HashMap<Vec<String>, Quota>,
 }
 

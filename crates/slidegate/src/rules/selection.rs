@@ -62,7 +62,7 @@ impl Rule {
         self
     }
 
-    /// Excludes these rules wherever this rule applies, also for all other requests of the same
+    /// Excludes these rules from each request to which this rule applies, and from all other requests of the same
     /// [`acquire_together`](crate::Limiter::acquire_together). A replaced rule still excludes the later rules of its
     /// [group](Rule::group), and the rules that it replaces stay replaced.
     pub fn replaces<'r>(mut self, rules: impl IntoIterator<Item = &'r str>) -> Result<Self, Error> {
@@ -121,8 +121,8 @@ impl Selection {
         Ok(Some(Selection { groups, replaces }))
     }
 
-    /// Returns the checks of every rule that is evaluated for these attributes, and true if any rule applies. It includes
-    /// replaced rules, and adds their indexes to `replaced`.
+    /// Returns the checks of every rule that is evaluated for these attributes, and true if any rule applies. The
+    /// checks include those of replaced rules; the function adds their indexes to `replaced`.
     pub(super) fn checks<'v>(
         &self,
         rules: &[Rule],
@@ -146,7 +146,7 @@ impl Selection {
             match rule.kind {
                 Kind::Limited => checks.extend(check),
                 Kind::Unlimited => {}
-                // A cost above the limit, so that every store denies it too.
+                // The check gets a cost above its limit, so that every store denies it, too.
                 Kind::Blocked => checks.extend(
                     check
                         .filter(|check| check.enforced)

@@ -39,7 +39,7 @@ impl Rule {
     }
 }
 
-/// Checks that every rule with a shadow exists.
+/// Checks for every shadow that the set contains the shadowed rule.
 pub(super) fn check(rules: &[Rule], names: &HashSet<&str>) -> Result<(), Error> {
     let mut shadowed = rules.iter().filter_map(Rule::shadowed);
     shadowed.find(|name| !names.contains(name)).map_or(Ok(()), |name| Err(no_such_rule("shadow-of", name)))

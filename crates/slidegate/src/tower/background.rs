@@ -9,8 +9,8 @@ use tokio::runtime::Handle;
 use crate::common::retry::until_ok;
 use crate::{Limiter, Reservation, Store};
 
-/// Tokio runtime of a request; `None` outside of Tokio. It is stored, because a value may be dropped on a thread without a
-/// runtime.
+/// Tokio runtime of a request; `None` outside of Tokio. Values that start background work on drop store it, because
+/// they may be dropped on a thread without a runtime.
 #[derive(Clone)]
 pub(super) struct Runtime(Option<Handle>);
 

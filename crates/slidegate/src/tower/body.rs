@@ -1,4 +1,4 @@
-//! Body of a response: that of the service, or that of a denial.
+//! Body of a response: the body that the service returned, or the body of a denial.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};

@@ -1,4 +1,4 @@
-//! Client address of a request: that of the peer, or the one reported by trusted proxies.
+//! Client address of a request: the address of the peer, or the address that trusted proxies report.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;

@@ -46,7 +46,7 @@ impl<S: Store + 'static> DecisionFuture<S> {
 }
 
 /// Completes the decision in the background if the caller is gone. Permits that the store then admits are released, because
-/// nothing would hold them.
+/// no request uses them.
 impl<S: Store + 'static> Drop for DecisionFuture<S> {
     fn drop(&mut self) {
         let (Some(decision), Some(limiter)) = (self.decision.take(), self.releaser.take()) else { return };

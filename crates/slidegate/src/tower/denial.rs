@@ -10,7 +10,7 @@ use crate::{Decision, Error};
 /// Reason why a request does not reach the service.
 #[derive(Clone, Copy, Debug)]
 pub enum Denial<'r> {
-    /// A rule denied it.
+    /// A rule denied the request.
     OverLimit(&'r Decision),
     /// The request is invalid, so the limiter was not called.
     Rejected(&'r Rejection),

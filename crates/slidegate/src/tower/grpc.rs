@@ -26,7 +26,7 @@ enum Code {
     Unauthenticated = 16,
 }
 
-/// Codes that are the fault of the server.
+/// Codes that report a failure of the server.
 const FAILURES: [Code; 5] =
     [Code::Unknown, Code::DeadlineExceeded, Code::Internal, Code::Unavailable, Code::DataLoss];
 
@@ -51,7 +51,7 @@ pub(super) fn failed(headers: &HeaderMap) -> bool {
     FAILURES.iter().any(|code| status.as_bytes() == number(*code).as_bytes())
 }
 
-/// Turns the head of a response into that of a denied call.
+/// Turns the head of a response into the head of a denial.
 pub(super) fn add(denial: &Denial<'_>, web: bool, headers: &mut HeaderMap) {
     let kind = if web { "application/grpc-web" } else { "application/grpc" };
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));

@@ -17,7 +17,8 @@ pub(super) struct InFlight<S: Store + 'static> {
     decision: Arc<Decision>,
     guard: Option<PermitGuard>,
     since: Micros,
-    /// True while the service runs. If the value is dropped meanwhile, the service has panicked.
+    /// True while the service is being called or polled. If the value is dropped while this is true, the service has
+    /// panicked.
     pub(super) running: bool,
 }
 

@@ -99,7 +99,7 @@ impl<S: Store + 'static> RateLimitLayer<S> {
     }
 
     /// Sends denials as gRPC, regardless of the content type of a request. By default only requests of type
-    /// `application/grpc…` get gRPC.
+    /// `application/grpc…` get gRPC denials.
     #[must_use]
     pub fn always_grpc(self) -> Self {
         self.with(|options| options.protocol = Some(Protocol::Grpc { web: false }))

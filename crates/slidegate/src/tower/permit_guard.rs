@@ -16,7 +16,7 @@ use crate::{Limiter, Micros, Reservation, Settled, Store};
 pub(super) struct HeldPermits<S: Store> {
     limiter: Arc<Limiter<S>>,
     schedule: Mutex<Schedule>,
-    /// Wakes the extension task if something is due before its next planned run.
+    /// Wakes the extension task if an extension is due before the next planned run of the task.
     wake: Notify,
 }
 
@@ -46,7 +46,7 @@ impl Schedule {
 
 struct HeldReservation {
     reservation: Reservation,
-    /// Interval between extensions, and the instant of the next.
+    /// Interval between extensions; `due` is the instant of the next extension.
     every: Micros,
     due: Micros,
 }
@@ -157,7 +157,7 @@ impl<S: Store + 'static> ExtensionTask<S> {
     }
 }
 
-/// Resets the state if the task is dropped before it ends, because its runtime ended or there is none.
+/// Resets `next_run` if the task is dropped before it ends, because its runtime has ended or there is no runtime.
 impl<S: Store + 'static> Drop for ExtensionTask<S> {
     fn drop(&mut self) {
         if !self.ended {

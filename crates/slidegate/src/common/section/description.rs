@@ -13,7 +13,8 @@ pub struct Terms {
     pub doc: &'static str,
     /// True if the section is invalid without the field.
     pub required: bool,
-    /// Smallest and largest value: microseconds of a length of time, hundredths of a percentage or a number.
+    /// Smallest and largest value: in microseconds for a length of time, in hundredths of a percent for `Percent`, in
+    /// percent for `WholePercent`, in hundredths for `Hundredths`.
     pub bounds: Option<(u64, u64)>,
     /// Regular expression of a text.
     pub pattern: Option<&'static str>,
@@ -70,17 +71,17 @@ pub enum Kind {
     Flag,
     /// A whole number and its bounds.
     Whole(u64, u64),
-    /// A number in hundredths, and its bounds.
+    /// A number, and its bounds in hundredths.
     Number(u64, u64),
     /// A text.
     Text,
     /// A length of time, and its bounds.
     Time(Option<(Micros, Micros)>),
-    /// A percentage in hundredths, and its bounds.
+    /// A percentage, and its bounds in hundredths of a percent.
     Percent(Option<(u64, u64)>),
     /// One of several words.
     Words(Vocabulary),
-    /// A list; true if it must not be empty.
+    /// A list: the type of its items, and true if the list must not be empty.
     List(Box<Kind>, bool),
     /// A mapping with names that the user chooses.
     Map(Box<Kind>),
@@ -93,13 +94,14 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// Converts a text from outside of the file into a value of this type: a number or a flag is read as YAML without
-    /// quotes, a list or a mapping as YAML or JSON, and any other text is used unchanged. The value need not be valid.
+    /// Converts a text from outside of the file, such as the value of a variable, into a value of this type: a number
+    /// or a flag is read as YAML without quotes, a list or a mapping as YAML or JSON, and any other text is used
+    /// unchanged. The value is not validated.
     pub fn node(&self, text: &str) -> Result<Node, Error> {
         match self {
             Kind::Flag | Kind::Whole(..) | Kind::Number(..) => {
                 let node = Node::from_scalar(text.trim());
-                // A null value would count as not given.
+                // Use the text instead of a null value, because null would count as not given.
                 Ok(if node.is_null() { Node::from_text(text) } else { node })
             }
             Kind::List(..) | Kind::Map(_) => match Node::parse(text)? {
@@ -139,14 +141,14 @@ pub struct Description {
     pub doc: &'static str,
     /// Fields, their types and defaults.
     pub fields: Vec<(Terms, Kind, Option<String>)>,
-    /// Sets of fields, of which exactly one is given.
+    /// Sets of fields: a file must give exactly one of the sets.
     pub one_of: &'static [&'static [&'static str]],
 }
 
 /// One setting of a section, or of a section inside it. A section itself is not a setting.
 #[derive(Clone, Debug)]
 pub struct Setting<'d> {
-    /// Names of the sections around it, and its own.
+    /// Names of the sections that contain the setting, outermost first, then the name of the setting.
     pub path: Vec<&'static str>,
     /// Declaration.
     pub terms: &'d Terms,

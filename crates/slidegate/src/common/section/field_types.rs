@@ -199,7 +199,7 @@ impl<T: FieldType> FieldType for Vec<T> {
         Some(items.iter().filter_map(|item| T::read(item, reader, what, terms)).collect())
     }
 
-    /// An empty list is not shown: it means the same as none.
+    /// An empty list is not shown, because it means the same as a list that is not given.
     fn shown(value: &Vec<T::Value>) -> Shown {
         if value.is_empty() { Shown::Null } else { Shown::List(value.iter().map(T::shown).collect()) }
     }

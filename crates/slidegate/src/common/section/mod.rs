@@ -73,7 +73,7 @@ pub trait Section {
     const TERMS: &'static [Terms];
     /// True if messages name a field together with its section: `lease.ttl`.
     const DOTTED: bool;
-    /// Sets of fields, of which exactly one is given.
+    /// Sets of fields: a file must give exactly one of the sets.
     const ONE_OF: &'static [&'static [&'static str]];
 
     /// Returns the struct with all defaults.
@@ -96,7 +96,7 @@ pub trait Section {
         Self::TERMS.iter().map(|terms| terms.name).collect()
     }
 
-    /// Reads a section and records all mistakes, except those between fields. `what` names it in messages.
+    /// Reads a section and records all mistakes, except conflicts between fields. `what` names the section in messages.
     fn given<'n>(node: &'n Node, reader: &mut Reader, what: &str) -> Option<Given<'n, Self::Target>> {
         let fields = reader.fields(node, what, &Self::names())?;
         Some(Self::given_from(Self::base(), fields, reader, what))

@@ -114,7 +114,7 @@ impl fmt::Display for Shown {
     }
 }
 
-/// Writes a YAML scalar: quoted, unless it is plainly a word, a length of time or a percentage.
+/// Writes a YAML scalar: quoted, unless it is clearly a word, a length of time or a percentage.
 fn write_text(f: &mut fmt::Formatter<'_>, text: &str) -> fmt::Result {
     const RESERVED: [&str; 9] = ["true", "false", "null", "yes", "no", "on", "off", "y", "n"];
     let is_word = text.starts_with(|c: char| c.is_ascii_alphabetic() || c == '/')

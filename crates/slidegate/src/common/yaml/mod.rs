@@ -60,14 +60,15 @@ impl Node {
         Node { line: 0, column: 0, source: None, value }
     }
 
-    /// Returns the same value with the name of a variable or a flag instead of positions. Mistakes in it name the source.
+    /// Returns the same value with the name of a variable or a flag instead of positions. Messages about the value name
+    /// this source.
     #[must_use]
     pub fn with_source(mut self, source: &Arc<str>) -> Node {
         (self.line, self.column, self.source) = (0, 0, Some(Arc::clone(source)));
         self.map_children(|child| child.with_source(source))
     }
 
-    /// Returns the same value with all positions replaced by that of `other`.
+    /// Returns the same value with all positions replaced by the position of `other`.
     #[must_use]
     pub fn with_position_of(mut self, other: &Node) -> Node {
         (self.line, self.column, self.source) = (other.line, other.column, other.source.clone());
@@ -126,8 +127,8 @@ impl Node {
         map.iter_mut().find(|(key, _)| key.is_word(name)).map(|(_, value)| value)
     }
 
-    /// Sets the field at a path of mappings. Mappings that are missing are created with the position of `value`. Changes
-    /// nothing if something on the path is not a mapping: that is a mistake in the file.
+    /// Sets the field at a path of mappings. Mappings that are missing are created with the position of `value`. If
+    /// another kind of value is on the path, which is a mistake in the file, nothing changes.
     pub fn set(&mut self, path: &[&str], value: Node) {
         let Some((name, rest)) = path.split_first() else {
             *self = value;
@@ -167,7 +168,7 @@ impl Node {
     }
 
     /// Describes the value in a message that expects something other than text. Long text and URLs are not quoted, because
-    /// they may be a secret in the wrong place.
+    /// such a text may be a secret that was entered in the wrong field.
     fn describe_shape(&self) -> String {
         match &self.value {
             Value::Text(text) if text.len() >= 16 || text.contains("://") => "a text".into(),

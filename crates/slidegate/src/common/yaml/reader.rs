@@ -129,8 +129,8 @@ impl Reader {
         }
     }
 
-    /// Reads text, or a number or a flag as it is spelled in `source`, the whole file. For file formats without a difference
-    /// between quoted and unquoted values.
+    /// Reads text. Returns a number or a flag with its spelling in `source`, the text of the whole file. This is for
+    /// file formats that do not distinguish quoted and unquoted values.
     pub fn written(&mut self, node: &Node, what: &str, source: &str) -> Option<String> {
         if let Value::Bool(_) | Value::Integer(_) | Value::Float(_) = node.value {
             let index_of = |n: u64| usize::try_from(n.saturating_sub(1)).unwrap_or(usize::MAX);
@@ -167,7 +167,7 @@ impl Reader {
         self.expect(node, what, "a percentage such as 80% or 12.5%", node.text().and_then(hundredths))
     }
 
-    /// Reads a number such as `1.5`, in hundredths: rounded, and at most a million.
+    /// Reads a number such as `1.5`, and returns it in hundredths, rounded. The number must be from 0 to a million.
     pub fn hundredths(&mut self, node: &Node, what: &str) -> Option<u32> {
         let number = match node.value {
             Value::Integer(n) => n as f64,

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::load::Reports;
 use super::{Adaptive, WHOLE};
 
-/// Maximum latency of a report. A longer latency counts as this one.
+/// Maximum latency of a report. A longer latency counts as this maximum.
 const MAX_LATENCY: Duration = Duration::from_secs(3600);
 
 /// Settings of an adaptive rule, and its present factor. A clone starts with the same factor and then changes

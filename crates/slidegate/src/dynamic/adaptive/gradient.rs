@@ -1,41 +1,48 @@
-//! Gradient controller: compares the latency with its long-run floor, in the spirit of Netflix's concurrency-limits.
+//! Gradient controller: compares the latency with its *floor*, the long-run minimum of the average latency. Netflix's
+//! concurrency-limits library uses a similar method.
 //!
-//! An overloaded server has a queue, and the wait in the queue grows per second by the excess load. A request that leaves now
-//! with a latency of `w` arrived `w` ago, when the factor was `f`. If latencies change by `s` seconds per second, the
-//! capacity of the server is `f * (1 - s)`. So the capacity follows from latencies alone, without the delay that makes a
-//! limit oscillate if it only follows the length of latencies. The limit stays a little below the capacity until the queue
-//! is empty. Without a queue the limit rises slowly, to probe for more capacity.
+//! Requests wait in a queue while the server is overloaded, and this wait grows until the load falls below the
+//! capacity. A request that completes now with a latency of `w` arrived `w` ago, when the factor was `f`. If latencies
+//! change by `s` seconds per second, the capacity of the server is `f * (1 - s)`. The formula allows for the delay
+//! between the arrival of a request and the measurement of its latency; a limit that ignores this delay oscillates. The
+//! limit stays a little below the capacity until the queue is empty. Without a queue the limit rises slowly, to probe
+//! for more capacity.
 //!
-//! The floor falls at once and rises slowly: a lasting increase of latency becomes the new floor after a while.
+//! The floor falls at once with the average latency and rises slowly: a lasting increase of latency becomes the new
+//! floor after a while.
 
 use std::collections::VecDeque;
 
 /// Time constant of the latency average in normal operation, in seconds.
 const AVERAGING_SECONDS: f64 = 2.0;
 
-/// A latency this many floors above the tolerance is urgent: each second then counts for itself.
+/// A latency of at least `(tolerance + URGENT_FLOORS) * floor` is urgent: the controller then uses the latency of the
+/// present step instead of the average.
 const URGENT_FLOORS: f64 = 2.0;
 
-/// Weight of an urgent estimate after one second.
+/// Weight of a new capacity estimate if the latency is urgent and the step is one second long.
 const URGENT_WEIGHT: f64 = 0.5;
 
-/// Queue length in seconds at which nothing would be admitted. Shorter queues are drained in the same time.
+/// Time constant with which a queue is drained, in seconds: the share of the capacity that is withheld is the latency
+/// above the tolerance, divided by this time.
 const DRAIN_SECONDS: f64 = 20.0;
 
 /// Largest share of the capacity that is withheld to drain a queue.
 const MAX_WITHHELD: f64 = 0.4;
 
-/// Rise of the capacity estimate per second without a queue.
+/// Rise of the capacity estimate per second without a queue, as a fraction of the estimate.
 const PROBE_RATE: f64 = 0.002;
 
-/// Largest rise of the floor per second.
+/// Largest rise of the floor per second, as a fraction of the floor.
 const FLOOR_RISE: f64 = 0.01;
 
 /// Time constant of the return to the full limit without reports, in seconds.
 const RECOVERY_SECONDS: f64 = 60.0;
 
-/// Share of failures, in ten-thousandths, from which the server counts as overloaded; and the decrease per second then.
+/// Share of failed reports, in ten-thousandths, from which the server counts as overloaded.
 pub(super) const FAILURE_THRESHOLD: u32 = 1_000;
+
+/// Decrease of the capacity estimate per second while too many reports fail, as a fraction of the estimate.
 const FAILURE_DECREASE: f64 = 0.1;
 
 /// Longest time for which past factors are remembered, in seconds.

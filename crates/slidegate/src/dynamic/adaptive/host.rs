@@ -1,4 +1,5 @@
-//! CPU and memory use of this host, relative to the amount available to this process: in a container, less than the host has.
+//! CPU and memory use of this host, relative to the amount available to this process. In a container, this amount may
+//! be less than the host has.
 
 use std::path::{Path, PathBuf};
 
@@ -74,7 +75,8 @@ impl Cgroup {
         let lines = std::fs::read_to_string("/proc/self/cgroup").ok()?;
         let path = lines.lines().find_map(|line| line.strip_prefix("0::"))?;
         let own = root.join(path.trim_start_matches('/'));
-        // The nearest group with a limit; inside a container, the group of the container is the root.
+        // Find the nearest group with a limit, from the group of this process up to the root. Inside a container, the
+        // root is the group of the container.
         let bounded = own.ancestors().take_while(|folder| folder.starts_with(root));
         bounded.map(|folder| Cgroup { folder: folder.to_owned() }).find(|cgroup| cgroup.cores().is_some())
     }

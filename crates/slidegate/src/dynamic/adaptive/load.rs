@@ -1,4 +1,4 @@
-//! Inputs of the adaptive policy: host load, latencies and failures, of one process or of all.
+//! Inputs of the adaptive policy: host load, latencies and failures, of one process or of all processes.
 
 use crate::Micros;
 
@@ -45,8 +45,8 @@ impl NodeLoad {
     }
 }
 
-/// Combines the loads of all processes for one rule. It takes the median of each input, so that with three processes a single
-/// wrong or lying one is outvoted. The weight of a latency is its number of reports.
+/// Combines the loads of all processes for one rule. It takes the median of each input, so that wrong values of
+/// one process among three have little effect. The weight of a latency is its number of reports.
 pub(crate) fn combine(nodes: &[NodeLoad], rule: &str) -> Load {
     let host = |input: fn(&HostLoad) -> Option<u32>| {
         median(nodes.iter().filter_map(|node| Some((u64::from(input(&node.host)?), 1))).collect())

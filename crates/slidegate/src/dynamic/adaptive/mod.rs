@@ -45,8 +45,9 @@ pub(crate) const MIN_SMOOTH: Micros = Micros::from_millis(100);
 pub enum Latencies {
     /// By fixed thresholds.
     Thresholds(Thresholds),
-    /// Relative to the long-run floor of the latencies: the limit falls once they exceed this share of the floor, in
-    /// hundredths of a percent. So the limit finds the capacity of the server, for any configured limit.
+    /// Relative to the floor, the long-run minimum of the average latency: the limit falls once the latency exceeds
+    /// this share of the floor, in hundredths of a percent. So the limit finds the capacity of the server, for any
+    /// configured limit.
     Gradient(u32),
 }
 
@@ -110,7 +111,8 @@ impl Adaptive {
         self
     }
 
-    /// Follows latencies relative to their long-run floor: they may reach `tolerance` percent of it. From 110 to 10,000.
+    /// Follows latencies relative to their floor, the long-run minimum of the average latency. The limit falls once the
+    /// latency exceeds `tolerance` percent of the floor. `tolerance` is from 110 to 10,000.
     pub fn gradient(mut self, tolerance: u32) -> Result<Self, Error> {
         self.set_tolerance(tolerance.saturating_mul(100))?;
         Ok(self)

@@ -59,7 +59,7 @@ impl AdaptivePolicy {
                 let latency = latency.map(|latency| seconds(latency).max(1e-6));
                 let factor = self.gradient.step(elapsed, latency, failing, tolerance, smooth);
                 self.gradient.clamp(min, max);
-                // The capacity of the server is measured: an idle CPU does not increase it.
+                // `factor` follows the measured capacity of the server, so an idle CPU must not raise it further.
                 factor.clamp(min, max) * (cpu * memory).min(1.0)
             }
             by_thresholds => {
@@ -81,7 +81,7 @@ impl AdaptivePolicy {
 
     /// Records the factor that applies from now on: the result of [`AdaptivePolicy::step`], here or in another process.
     pub fn follow(&mut self, factor: u32) {
-        // The result was rounded; an equal factor keeps the unrounded value.
+        // `step` returns a rounded factor. If `factor` equals it, keep the unrounded value.
         if factor != self.factor() {
             self.factor = f64::from(factor) / f64::from(WHOLE);
         }

@@ -1,12 +1,12 @@
 //! Thresholds with hysteresis: a low, a normal and a high band, each with a factor.
 //!
-//! A change to a stricter band happens at once; a change back needs a margin, so that an input near a threshold does not make
-//! the limit flap.
+//! A change to a stricter band happens at once; a change to a looser band needs a margin, so that an input near a
+//! threshold does not make the limit oscillate.
 
 use super::WHOLE;
 use crate::{Error, Micros};
 
-/// Fraction of a threshold below which an input returns to the lower band.
+/// An input returns to a lower band once it is below this fraction of the threshold.
 const MARGIN: f64 = 0.9;
 
 /// Two thresholds, and the factors outside of them; between them the factor is 100 %.
@@ -39,8 +39,8 @@ impl Thresholds {
         above: 8_000,
     };
 
-    /// Creates thresholds: `below` percent of the limit below `low`, `above` percent from `high` on. `low` and `high` are in the
-    /// unit of the input.
+    /// Creates thresholds with two factors in percent: `below` applies to inputs below `low`, `above` to inputs from
+    /// `high` on. `low` and `high` are in the unit of the input.
     pub fn new(low: u64, high: u64, below: u32, above: u32) -> Result<Self, Error> {
         Thresholds { low, high, below: below.saturating_mul(100), above: above.saturating_mul(100) }.checked()
     }
