@@ -1,6 +1,6 @@
 //! The [`Store`] trait, and all stores that implement it.
 
-/// Implements methods of [`Store`] by the same methods of another store.
+/// Implements the listed methods of [`Store`] by calls to the same methods of another store.
 macro_rules! forward {
     ($self:ident => $store:expr; $($method:ident),*) => { $( forward!(@$method $self, $store); )* };
     (@admit $($to:tt)*) => { forward!(@call $($to)*, admit(batch: &[$crate::Checks]) -> $crate::BatchVerdicts); };
@@ -97,38 +97,39 @@ pub trait Store: Send + Sync {
         async move { self.admit(&vec![checks.clone(); times]).await }
     }
 
-    /// Corrects the cost of past admissions. It returns one answer per settlement, in their order. The settlements of
-    /// one reservation have different keys. A store may need further steps for a repeated key, and for more
-    /// settlements than fit into a batch.
+    /// Corrects the cost of past admissions. Returns one answer per settlement, in the order of the settlements. The
+    /// settlements of one reservation have different keys. A store may need several calls if a key occurs twice, or if
+    /// the settlements do not fit into one batch.
     fn settle(&self, settlements: &[Settlement]) -> impl Future<Output = Result<Receipt, Error>> + Send;
 
-    /// Gives back admissions of `key` that were taken in advance and never handed out, so no caller can settle them.
-    /// It is called at most once for each admission.
+    /// Gives back admissions of `key` that a layer took in advance and never handed out, so no caller can settle them.
+    /// The layer calls this method at most once for each admission.
     fn give_back(&self, key: &Key, entries: &[Entry]) -> impl Future<Output = Result<(), Error>> + Send {
         give_back_singly(self, key, entries)
     }
 
-    /// Returns what is counted under `key`; none if nothing is.
+    /// Returns the current usage of `key`; `None` if the store counts nothing for it.
     fn inspect(&self, key: &Key) -> impl Future<Output = Result<Option<Inspection>, Error>> + Send;
 
     /// Forgets `key`; returns false if there was nothing to forget.
     fn reset(&self, key: &Key) -> impl Future<Output = Result<bool, Error>> + Send;
 
-    /// Returns the number of the shard that counts `key`. All keys of one shard are counted by one server, and their
-    /// requests can share a call to it.
+    /// Returns the number of the shard that counts `key`. One server counts all keys of a shard, so requests for these
+    /// keys can share a call to it.
     fn shard_of(&self, key: &Key) -> u16 {
         let _ = key;
         0
     }
 
     /// Registers a listener for admissions that other nodes free. The default does nothing: if no other node uses the
-    /// store, the layer itself sees every change.
+    /// store, the layer that registers the listener sees every change itself.
     fn listen(&self, listener: Weak<dyn Listener>) {
         let _ = listener;
     }
 }
 
-/// Shards that listeners are notified of. Changes on shards with a higher number are never announced.
+/// Number of shards, counted from 0, whose changes are announced to listeners. Changes on all further shards are not
+/// announced.
 pub(crate) const MAX_LISTENED_SHARDS: u16 = 1024;
 
 /// Listener for admissions that are freed other than by expiry. A cache of denials needs it for invalidation.

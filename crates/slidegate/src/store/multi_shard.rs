@@ -1,7 +1,7 @@
-//! Admission of a request whose keys are on several shards: shard by shard, with a refund if one of them denies.
+//! Admission of a request whose keys are on several shards: shard by shard, with a refund if one of the shards denies.
 //!
-//! It never admits more than a single shard would. For a moment it may admit less, because a charge counts until it
-//! is given back.
+//! It never admits more than a single shard would. For a moment it may admit less, because a charge on an earlier shard
+//! counts until it is given back.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -39,7 +39,7 @@ pub(crate) struct Part<T> {
     indices: SmallVec<[usize; 4]>,
 }
 
-/// Splits a request into parts, in the order of their admission; none if all keys are on one shard.
+/// Splits a request into parts, in the order of their admission; `None` if all keys are on one shard.
 ///
 /// With `count: attempts` each part is a run of consecutive checks, so that the attempts up to the first denial are
 /// recorded, as [`evaluate`](crate::algorithm::evaluate()) does. Otherwise each shard has one part.
@@ -62,8 +62,8 @@ pub(crate) fn split<T: PartialEq>(checks: &Checks, shard_of: impl Fn(&Check) -> 
     Some(parts)
 }
 
-/// Adds an item to the group of its shard, after the groups of earlier shards. The groups are few, so a search is
-/// cheaper than a table.
+/// Adds an item to the group of its shard. A new group goes to the end. There are few groups, so a linear search is
+/// cheaper than a hash table.
 pub(crate) fn add_to_group<S: PartialEq, T>(groups: &mut Vec<(S, Vec<T>)>, shard: S, item: T) {
     match groups.iter_mut().find(|(known, _)| *known == shard) {
         Some((_, items)) => items.push(item),
@@ -71,7 +71,8 @@ pub(crate) fn add_to_group<S: PartialEq, T>(groups: &mut Vec<(S, Vec<T>)>, shard
     }
 }
 
-/// Admits a request part by part. The task continues if the caller goes away, because permits would leak.
+/// Admits a request part by part, in its own task. The task continues if the caller goes away: otherwise charges of
+/// earlier parts would not be given back after a denial.
 pub(crate) async fn admit<S: ShardedStore>(
     store: Arc<S>,
     checks: &Checks,
@@ -93,12 +94,12 @@ pub(crate) async fn give_back_with_retries<S: ShardedStore>(
     }
 }
 
-/// Returns the new charges of a request, as refunds. Two kinds of charges are never refunded: a charge that was found
-/// by the request id, because an earlier call made it, and an attempt.
+/// Returns the new charges of a request, as refunds. Two kinds of charges are never refunded: attempts, and charges
+/// that an earlier call with the same request id made.
 ///
-/// Admissions in a time slice have the timestamp of the slice's end, which does not tell when they were charged. If the
-/// request has an id, they are treated as made by an earlier call, which is stricter, unless `before` shows that they
-/// did not exist then.
+/// An admission in a time slice has the timestamp of the slice's end, so the timestamp does not show which call made
+/// it. If the request has an id, such an admission is not refunded unless `before`, a peek made before the call, shows
+/// that it did not exist then. To refund too little is the stricter error.
 pub(crate) fn new_charges(
     checks: &Checks,
     before: Option<&Verdicts>,
@@ -172,8 +173,8 @@ impl<S: ShardedStore> Sequence<S> {
         Ok(Admitted { verdicts, charges })
     }
 
-    /// Returns a verdict for every check after a denial: checks that were given back fit, and checks of later parts
-    /// are peeked at.
+    /// Returns a verdict for every check of a denied request. Checks whose charges were given back fit. Checks of parts
+    /// after the denied one are evaluated by a peek.
     async fn denied_verdicts(&self, admitted: Vec<Admitted>, denier: Admitted) -> Result<Verdicts, Error> {
         let (before, rest) = self.parts.split_at(admitted.len());
         let mut batch_verdicts = Vec::with_capacity(self.parts.len());
@@ -198,7 +199,8 @@ impl<S: ShardedStore> Sequence<S> {
         Ok(self.combine(&batch_verdicts))
     }
 
-    /// Returns the wait of each recorded attempt if it were made again now; none for checks that are no attempts.
+    /// Returns, for each check of the part, the wait that its recorded attempt would get now; `None` for a check
+    /// without a recorded attempt.
     async fn attempt_waits(
         &self,
         part: &Part<S::Shard>,
@@ -211,7 +213,7 @@ impl<S: ShardedStore> Sequence<S> {
         if !attempts.contains(&true) {
             return Ok(vec![None; attempts.len()]);
         }
-        // The request id is left out, because the store would find the attempt itself by it.
+        // The peek has no request id: by the id, the store would find the recorded attempt and return its old verdict.
         let checks = part.indices.iter().map(|&i| self.checks.as_slice()[i].clone());
         let now = self.store.admit_part(&part.shard, Checks::distinct(checks).peek()).await?;
         let waits = attempts.iter().zip(&now.verdicts);

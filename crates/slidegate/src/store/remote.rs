@@ -7,14 +7,14 @@ use std::future::Future;
 
 use crate::{Encoding, Error, Key, Micros, Quota, Receipt, Settlement, Store};
 
-/// Number of one of a store's servers. The same number means the same address for the lifetime of the store.
+/// Number of one server of a store. A number keeps the same address for the lifetime of the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ServerId(pub u16);
 
 /// Epoch and run id of a server, as it is now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerIdentity {
-    /// Epoch of the server, as this process counts: it increases when the server may have lost data. Never 0.
+    /// Epoch of the server, counted by this process. It increases when the server may have lost data, and is never 0.
     pub epoch: u64,
     /// Run id of the server: the same for every process, and new after each restart.
     pub run_id: String,
@@ -44,8 +44,9 @@ pub struct RestoreLine {
     pub quota: Quota,
     /// Form in which Redis stores the key.
     pub encoding: Encoding,
-    /// Instant, cost, and whether the server had admitted it, oldest first. For exact windows the cost is the total of
-    /// the node at that instant, which replaces an earlier total. For other algorithms it is the amount to add.
+    /// Instant, cost, and whether the server had already counted the admission, oldest first. For exact windows the
+    /// cost is everything that the node admitted at that instant, and replaces an earlier total. For other algorithms
+    /// the cost is the amount to add.
     pub entries: Vec<(Micros, u64, bool)>,
 }
 
@@ -58,11 +59,11 @@ pub struct Restored {
     pub used: u64,
 }
 
-/// Time of a server, and the messages of all nodes by their names.
+/// Current time of a server, and the message of each node by the node's name.
 pub type Presences = (Micros, Vec<(String, String)>);
 
-/// First number of admissions that a node made without the store and wrote back. Only failover makes such numbers, so a
-/// store settles them for no other caller.
+/// Lowest sequence number of admissions that a node made without the store and wrote back. Only failover assigns these
+/// numbers, so only [`RemoteStore::settle_restored`] settles them.
 pub const FIRST_RESTORED_SEQ: u64 = 10_000_000_000_000_000_000;
 
 /// A [`Store`] on one or more servers that several nodes share. Clones share all state.
@@ -77,25 +78,26 @@ pub trait RemoteStore: Store + Clone + 'static {
     /// Returns the server that counts `key`, by the topology that was last read.
     fn server_of(&self, key: &Key) -> ServerId;
 
-    /// Returns the servers that count, by the topology that was last read.
+    /// Returns the servers that count keys, by the topology that was last read.
     fn servers(&self) -> Vec<ServerId>;
 
     /// Returns the address of a server, without passwords.
     fn server_address(&self, server: ServerId) -> String;
 
-    /// Reads the topology, if that was never done.
+    /// Reads the topology, if it was never read before.
     fn discover(&self) -> impl Future<Output = Result<(), Error>> + Send;
 
     /// Reads the topology again.
     fn refresh_topology(&self) -> impl Future<Output = Result<(), Error>> + Send;
 
-    /// Turns holding on or off: while it is on, a server decides only in acknowledged epochs.
+    /// Turns holding on or off. While holding is on, a server decides only in an epoch that was acknowledged.
     fn hold(&self, on: bool);
 
     /// Returns the current identity of a server; connects if necessary.
     fn identify(&self, server: ServerId) -> impl Future<Output = Result<ServerIdentity, Error>> + Send;
 
-    /// Allows decisions in this epoch of the server: its lost counts are written back.
+    /// Acknowledges this epoch of the server: decisions are allowed, because the admissions that the server lost are
+    /// written back.
     fn acknowledge(&self, server: ServerId, epoch: u64);
 
     /// Returns whether the store can restore admissions.

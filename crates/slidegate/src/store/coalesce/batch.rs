@@ -16,7 +16,7 @@ pub(super) struct Batch(Mutex<State>);
 
 #[derive(Default)]
 struct State {
-    /// None once the request is sent, or if its caller has gone away before.
+    /// An entry is `None` after the request was sent, or if its caller went away before that.
     requests: Vec<Option<Checks>>,
     /// Arrival of the first request.
     since: Micros,
@@ -36,7 +36,7 @@ pub(super) struct InFlightBatch {
     batch: Arc<Batch>,
     pub(super) requests: Vec<Checks>,
     pub(super) since: Micros,
-    /// Index in the batch of each request.
+    /// For each request, its index in the batch.
     waiters: Vec<usize>,
 }
 

@@ -19,7 +19,7 @@ use self::batch::{Batch, SharedResult, Waiter};
 use super::single;
 use crate::{BatchVerdicts, Checks, Clock, Error, Fault, Source, Store, SystemClock, Verdicts};
 
-/// Number of queues. Shard numbers beyond it share a queue.
+/// Number of queues. A queue serves all shards whose numbers are equal modulo this number.
 const SHARDS: usize = 64;
 
 /// Maximum number of concurrent calls to one server when batches are full.
@@ -43,7 +43,7 @@ impl Default for CoalesceOptions {
 /// A [`Store`] whose concurrent callers share calls to the wrapped store. Clones share all state. It must be used
 /// within a tokio runtime.
 ///
-/// A batch that a caller passes is sent as it is, because it is evaluated at one instant.
+/// A batch that a caller passes is sent as it is, because all its requests must be evaluated at one instant.
 pub struct Coalesce<S> {
     inner: Arc<Inner<S>>,
 }
@@ -68,7 +68,7 @@ struct ServerQueue {
     batches: VecDeque<Arc<Batch>>,
 }
 
-/// Number of calls, and of requests in them.
+/// Number of calls, and number of requests in these calls.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CoalesceStats {
     /// Calls to the wrapped store.
@@ -126,7 +126,7 @@ enum Dispatch {
 }
 
 impl<S: Store + 'static> Inner<S> {
-    /// Returns the queue of a request; none if its keys are on several servers.
+    /// Returns the queue of a request; `None` if its keys are on several servers.
     fn shard_of(&self, checks: &Checks) -> Option<usize> {
         let mut shards = checks.as_slice().iter().map(|check| self.store.shard_of(&check.key));
         let first = shards.next()?;
@@ -172,8 +172,8 @@ impl<S: Store + 'static> Inner<S> {
         self.queues[shard].lock().without_server = without_server;
     }
 
-    /// Returns one result per request. A fault of one key must not fail the other requests, so they are then sent one
-    /// by one.
+    /// Returns one result per request. If the call fails because of one key, the requests are sent again one by one, so
+    /// that the fault does not fail the other requests.
     async fn results(&self, batch: &[Checks]) -> Vec<SharedResult> {
         match self.call(batch).await {
             Ok(batch_verdicts) => batch_verdicts.into_iter().map(Ok).collect(),
@@ -221,7 +221,7 @@ impl<S: Store + 'static> Driver<S> {
 }
 
 impl<S> Driver<S> {
-    /// Returns the next batch, and whether the last call was answered without the server. None if no request waits,
+    /// Returns the next batch, and whether the last call was answered without the server. `None` if no request waits,
     /// or if only a partial batch waits while another call is in flight.
     fn next(&self) -> Option<(Arc<Batch>, bool)> {
         let mut queue = self.inner.queues[self.shard].lock();

@@ -1,14 +1,14 @@
 //! Deny cache: repeats a denial until its wait is over, without a call to the store.
 //!
-//! A request that was denied with a wait cannot fit before the wait is over, because admissions leave a window only
-//! by expiry. Until then the cache denies the same cost, or a larger one, so that a flood of denied requests costs
-//! the store nothing. The wait is measured from before the request was sent, so it ends here no later than in the
-//! store.
+//! A request that was denied with a wait cannot fit before the wait is over, because admissions leave a window only by
+//! expiry. Until then the cache denies the same cost, or a larger one, so that a flood of denied requests costs the
+//! store nothing. The cache measures the wait from before the request was sent, so the wait ends in the cache no later
+//! than in the store.
 //!
 //! A settlement or a reset frees permits earlier, and invalidates the denial at once. The settlements and resets of
-//! this node pass through the cache. The store announces those of other nodes ([`Store::listen`]); while it cannot, the
-//! cache denies nothing. A denial is valid only for its quota, and only until the key is evaluated with another quota,
-//! which may change what the key counts.
+//! this node pass through the cache. The store announces those of other nodes ([`Store::listen`]); while the store
+//! cannot announce them, the cache denies nothing. A denial is valid only for its quota, and only until the key is
+//! evaluated with another quota, which may change what the key counts.
 
 mod table;
 
@@ -32,8 +32,9 @@ pub const DEFAULT_MAX_DENIALS: usize = 65_536;
 ///
 /// A repeated denial lists only the rule that denies; the other rules are not evaluated. These requests always go to
 /// the store: those with rules that count attempts, except peeks, and those with an id, which may have been admitted
-/// before. If costs differ, `used` is the last value from the store, and the wait may be too short, never too long;
-/// the same holds if held permits were extended since. So unless the cost is 1, the wait is marked as a lower bound.
+/// before. If requests have different costs, or held permits were extended since the denial, `used` is the last value
+/// from the store, and the wait may be too short, never too long. So the wait is marked as a lower bound, unless the
+/// cost is 1 and the permits are not held.
 pub struct DenyCache<S> {
     inner: Arc<Inner<S>>,
 }
@@ -59,14 +60,14 @@ struct Denials {
     table: Table,
     /// Number of times that permits were freed, by the hash of the key.
     free_counts: Box<[AtomicU64]>,
-    /// By shard, incremented whenever notifications start or stop: even while they are on, odd while they are off.
+    /// One counter per shard, incremented when its notifications start or stop: even while on, odd while off.
     listen_epochs: Box<[AtomicU64]>,
 }
 
 /// Number of free counters. Keys with the same counter invalidate each other's denials.
 const STRIPES: usize = 4096;
 
-/// Value for a shard without notifications.
+/// Listen epoch of a shard that is never announced to listeners.
 const NOT_LISTENING: u64 = 1;
 
 /// State of the invalidation counters of a key at one time.
@@ -128,7 +129,7 @@ impl Denials {
         Stamp { listen_epoch, shard, free_count: self.free_count(key).load(Ordering::Acquire) }
     }
 
-    /// Returns whether notifications were on since the stamp was taken and nothing was freed.
+    /// Returns whether notifications have been on since the stamp was taken, and no permit of the key was freed since.
     fn is_current(&self, key: &Key, stamp: Stamp) -> bool {
         stamp.listen_epoch.is_multiple_of(2) && self.stamp(key, stamp.shard) == stamp
     }
@@ -145,7 +146,8 @@ impl Denials {
         })
     }
 
-    /// Invalidates the denial of a key under another quota, when the key is evaluated under this one.
+    /// Invalidates the denial of a key under another quota, because the key was now evaluated under the quota of
+    /// `check`.
     fn invalidate_other_quotas(&self, check: &Check) {
         let other = self.table.find(&check.key, |denial| {
             denial.quota != check.quota && self.is_current(&check.key, denial.stamp)
@@ -170,7 +172,7 @@ impl Listener for Denials {
 }
 
 /// Invalidates the denials of a key when a call that frees permits ends. It does so also if the call failed or its
-/// caller has gone away, because the store may have carried it out.
+/// caller has gone away, because the store may have carried out the call.
 struct FreeOnDrop<'f>(&'f Denials, &'f Key);
 
 impl Drop for FreeOnDrop<'_> {
@@ -188,7 +190,8 @@ impl<S: Store> Inner<S> {
         }
         let now = self.clock.now();
         for (i, check) in checks.as_slice().iter().enumerate() {
-            // An attempt counts even if it is denied, except in a peek. A shadow rule denies nothing.
+            // An attempt counts even if it is denied, so it must go to the store; a peek counts nothing. A shadow rule
+            // denies nothing.
             if check.quota.count() == Count::Attempts && !checks.is_peek() {
                 return None;
             }
@@ -253,7 +256,7 @@ impl<S: Store> Inner<S> {
         Ok(batch_verdicts)
     }
 
-    /// A batch is evaluated at one instant: the cache answers all of it, or the store does.
+    /// A batch is evaluated at one instant, so either the cache answers the whole batch or the store does.
     async fn admit_batch(&self, batch: &[Checks]) -> Result<BatchVerdicts, Error> {
         match batch.iter().map(|checks| self.deny(checks)).collect() {
             Some(denied) => {
@@ -288,7 +291,7 @@ impl<S: Store> Store for DenyCache<S> {
         self.inner.admit_batch(batch).await
     }
 
-    /// If any request of a run is denied, the last one is denied too.
+    /// Only the last verdict is cached: if any request of a run is denied, the last request is denied too.
     async fn admit_run(&self, checks: &Checks, times: usize) -> Result<BatchVerdicts, Error> {
         let inner = &*self.inner;
         self.listen_once();

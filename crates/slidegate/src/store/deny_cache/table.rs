@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 use super::Stamp;
 use crate::{Check, Checks, Key, Micros, Precision, Quota, Source, Verdict, Verdicts};
 
-/// Number of slots that a key may be in.
+/// Number of slots in which the denial of a key may be stored.
 const WAYS: usize = 4;
 
 /// A denial of the store, and the time until which it is valid.
@@ -47,10 +47,10 @@ impl Denial {
 
     /// Repeats the denial at `now`, for a request whose `i`-th check it denies.
     pub(super) fn repeat(&self, checks: &Checks, i: usize, now: Micros) -> Verdicts {
-        // Zero if another caller sent the request after this one read the clock.
+        // Zero if another caller sent the denied request after this caller read the clock.
         let elapsed = now.since(self.sent);
-        // Until the wait for one permit is over, nothing else fits either. For a larger cost, something smaller may
-        // have been admitted since.
+        // While one permit does not fit, no request fits, so the denial is still exact. After the denial of a larger
+        // cost, a request with a smaller cost may have been admitted.
         let exact = checks.as_slice()[i].cost == 1 && !self.quota.is_held();
         let denied = Verdict {
             precision: if exact { self.verdict.precision } else { Precision::LowerBound },
@@ -105,7 +105,7 @@ impl Table {
         None
     }
 
-    /// Inserts a denial in place of an older one of its key, or else of the one that ends first.
+    /// Inserts a denial. It replaces the older denial of its key, or else the denial in the set that ends first.
     pub(super) fn put(&self, denial: Denial, now: Micros) {
         let (set, tag) = self.set_and_tag(&denial.key);
         let (mut slot, mut soonest) = (0, Micros::new(u64::MAX));
@@ -135,7 +135,7 @@ impl Table {
     fn set_and_tag(&self, key: &Key) -> (&Set, u32) {
         let hash = key.hash();
         let set = &self.sets[(hash as usize) & (self.sets.len() - 1)];
-        // Never 0, which marks an empty slot.
+        // The tag is never 0, which marks an empty slot.
         (set, (hash >> 32) as u32 | 1)
     }
 }

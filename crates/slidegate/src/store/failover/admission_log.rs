@@ -28,7 +28,7 @@ pub(super) struct AdmissionLog {
     words: VecDeque<u64>,
     /// Costs that do not fit into a word, by instant and written flag.
     big: BTreeMap<(Micros, bool), u64>,
-    /// Start of the range that the stored instants are decoded into: somewhat before the first instant.
+    /// Start of the `TIME_RANGE` that contains all stored instants, somewhat before the first instant.
     base: u64,
 }
 
@@ -115,7 +115,7 @@ impl AdmissionLog {
     }
 
     pub(super) fn bytes(&self) -> usize {
-        // A node of the B-tree has room for eleven entries, so 48 bytes per entry include its slack.
+        // A node of the B-tree has room for eleven entries, so 48 bytes per entry include the room that is not used.
         self.words.capacity() * size_of::<u64>() + self.big.len() * 48
     }
 

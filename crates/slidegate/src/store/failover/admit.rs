@@ -59,7 +59,7 @@ impl<R: RemoteStore> Inner<R> {
         }
         let stamp = self.stamp(server);
         if time_left.is_zero() {
-            // The requests waited for a call that was not answered, and have no time left for another.
+            // The requests waited for a call that was not answered, and have no time left for another call.
             server.record_failure(&self.node, Fault::Timeout, 1);
             return Ok(self.decide_locally(server, batch));
         }
@@ -144,7 +144,8 @@ impl<R: RemoteStore> Inner<R> {
                 let server = Arc::clone(server);
                 tokio::spawn(async move {
                     let late = call.await;
-                    // Admissions of an earlier epoch are lost with it.
+                    // If the epoch has changed, the server has lost the late admissions, and there is nothing to
+                    // reconcile.
                     if let Ok(late) = late
                         && server.epoch() == stamp.epoch
                     {
@@ -173,8 +174,8 @@ impl<R: RemoteStore> Inner<R> {
                 if late_verdict.outcome != Outcome::Charged || charged_before {
                     continue;
                 }
-                // The store has counted this admission, so it need not be written back. If it was written back
-                // already, it counts twice.
+                // The store has counted this admission, so it need not be written back. If this node has already
+                // written it back, the store counts it twice.
                 let counted_twice = reported.outcome == Outcome::Charged
                     && !self.journal.settle_unwritten(&check.key, reported.entry.at, check.cost, 0);
                 if !allowed || counted_twice {
@@ -188,7 +189,7 @@ impl<R: RemoteStore> Inner<R> {
             }
         }
         for refund in refunds {
-            // A refund that fails leaves the admission counted until it expires: stricter, never looser.
+            // If the refund fails, the admission counts until it expires. The limit is then stricter, never looser.
             let _ = self.store.settle(&[refund]).await;
         }
     }
@@ -208,7 +209,8 @@ impl<R: RemoteStore> Inner<R> {
             let is_trimming = checks().any(|check| trimming.iter().any(|other| other.key == check.key));
             let time_left = self.time_left(started);
             if is_trimming || time_left.is_zero() {
-                // The server has answered every call, so this does not count as a failure of it.
+                // The server has answered every call, so this local decision is not recorded as a failure of the
+                // server.
                 batch_verdicts.extend(self.decide_locally(server, single));
                 continue;
             }
@@ -248,7 +250,7 @@ impl<R: RemoteStore> Inner<R> {
         let started = self.node.clock.now();
         let mut batch_verdicts = BatchVerdicts::new();
         for checks in batch {
-            // The batch has one deadline, and does not wait for a server that has failed meanwhile.
+            // All requests of the batch share one deadline, and none waits for a server that has failed meanwhile.
             let time_left = self.time_left(started);
             batch_verdicts.push(if time_left.is_zero() || server.phase() == Phase::Away {
                 self.decide_without_store(server, checks)
@@ -280,8 +282,8 @@ impl<R: RemoteStore> Inner<R> {
         }
         let verdicts = single(self.conclude(server, batch, result, stamp)?)?;
         if admitted {
-            // The server admitted the request later than this node did. The admission counts from the server's
-            // instant.
+            // The server admitted the request later than this node did, so the local counter counts it from the
+            // server's instant.
             let at = verdicts.at.plus(outage.clock_uncertainty);
             fallback::postpone(&self.journal, &local_checks, &local, &outage, at);
         }
@@ -339,7 +341,7 @@ fn fail_open(check: &Check) -> Verdict {
     Verdict { outcome: Outcome::Fits, ..Verdict::not_evaluated(check.quota.capacity()) }
 }
 
-/// Returns the verdict for a check with `on-error: closed`. Nothing remains until the store answers again.
+/// Returns the verdict for a check with `on-error: closed`. No permit remains until the store answers again.
 fn fail_closed(check: &Check, retry_after: Micros) -> Verdict {
     Verdict {
         outcome: Outcome::Denied,

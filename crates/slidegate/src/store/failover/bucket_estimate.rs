@@ -43,7 +43,7 @@ mod tests {
         let quota = Quota::per_second(60).unwrap();
         let quota = quota.with_algorithm(Algorithm::TokenBucket { burst: 30 }).unwrap();
         let (mut bucket, mut nodes) = (BucketEstimate::default(), [BucketEstimate::default(); 3]);
-        // One node takes a burst. Then two nodes take permits as soon as the bucket refills them.
+        // Node 0 takes a burst. Then nodes 1 and 2 take permits as soon as the bucket refills them.
         for i in 0..300u64 {
             let (at, node) = (Micros::from_millis(i * 16), if i < 30 { 0 } else { 1 + i as usize % 2 });
             bucket.take(at, 1, &quota, 1);

@@ -1,12 +1,12 @@
 //! Estimate of the current time on a server's clock, from the timestamps of its answers.
 //!
 //! The server evaluates a request after this node sent it and before this node received the answer. So when the
-//! server's clock showed the timestamp, this node's clock was between the two. The answer with the shortest round
-//! trip in the last seconds gives the best bound.
+//! server's clock showed the timestamp, this node's clock was between the time of sending and the time of receipt. The
+//! answer with the shortest round trip in the last seconds gives the best bound.
 
 use crate::Micros;
 
-/// Age at which a newer sample replaces the best one.
+/// Age of the best sample at which any newer sample replaces it.
 const SAMPLE_LIFETIME: Micros = Micros::from_secs(10);
 
 /// Bounds on the difference between a server's clock and this node's clock.
@@ -31,7 +31,7 @@ impl Sample {
         self.received.since(self.sent)
     }
 
-    /// Returns whether one clock that was not set in between can have given both timestamps.
+    /// Returns whether the server's clock can have given both timestamps without being set in between.
     fn agrees_with(&self, other: &Sample) -> bool {
         self.min_offset() <= other.max_offset() && other.min_offset() <= self.max_offset()
     }

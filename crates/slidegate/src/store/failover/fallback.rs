@@ -15,8 +15,8 @@ use crate::{
     Verdicts,
 };
 
-/// Set in the sequence number of an admission made without the store. Sequence numbers of the store are smaller: they
-/// have at most 19 digits, and the numbers of admissions that were written back are below this number too.
+/// Bits that mark the sequence number of an admission made without the store. All sequence numbers of the store are
+/// smaller: the store assigns at most 19 digits, and admissions that were written back have numbers below this one.
 pub(super) const LOCAL_SEQ: u64 = 0xF << 60;
 
 /// Returns whether an admission was made without the store.
@@ -29,7 +29,7 @@ pub(super) struct LocalState {
     /// Number of the outage.
     outage: u64,
     state: State,
-    /// Maximum usage on this node until `until`, which is when the first window has passed.
+    /// Maximum usage on this node until `until`, the end of the first window of the outage.
     cap: u64,
     until: Micros,
 }
@@ -65,11 +65,11 @@ impl Outage {
     }
 }
 
-/// Returns the quota to evaluate on this node, with `capacity` permits; none if there is no such quota.
+/// Returns the quota to evaluate on this node, with `capacity` permits; `None` if such a quota would be invalid.
 fn local_quota(quota: &Quota, capacity: u64, outage: &Outage) -> Option<Quota> {
     let algorithm = quota.algorithm().with_burst(capacity);
     let (limit, window) = match algorithm.refills() {
-        // A bucket is shared by a slower refill.
+        // Each node's share of a bucket refills at its share of the rate, so its window is longer.
         true => (quota.limit(), quota.window().get().checked_mul(outage.nodes)?),
         false => (capacity, quota.window().get()),
     };
@@ -94,10 +94,11 @@ impl Record {
         };
         let cap = own_usage.saturating_add(outage.share(free)).min(outage.share(capacity));
         let mut state = State::new(&self.quota);
-        // A bucket that becomes smaller keeps its content, so it has its smallest size from the start.
+        // The bucket has its smallest size from the start, because a bucket that becomes smaller later keeps its
+        // content.
         let room = if self.is_bucket() { cap } else { outage.share(capacity) };
         if let Some(part) = local_quota(&self.quota, room.max(1), outage) {
-            // Attempts are always counted, and more may have been admitted than this node's share.
+            // This node may have admitted more than its share. A counter of attempts accepts all these admissions.
             let part = part.with_count(Count::Attempts);
             state = State::new(&part);
             for admission in self.own_admissions(outage.since, outage.nodes) {
@@ -105,18 +106,19 @@ impl Record {
                     (admission.at.plus(outage.clock_uncertainty), admission.cost.min(part.capacity()));
                 state.admit(at, &part, cost);
                 if self.is_bucket() && cost < admission.cost {
-                    // More permits are missing than the bucket may hold from now on, and the excess is refilled first.
-                    // The debt is capped as in the store.
+                    // More permits are missing than this smaller bucket can hold. The excess is a debt, which is
+                    // refilled first and has the same bound as in the store.
                     state.count_again(at, admission.cost.min(capacity.saturating_mul(2)) - cost);
                 }
             }
         }
-        // After a server clock was set back, earlier admissions lie in its future.
+        // If the server's clock was set back, earlier admissions lie in its future, so the window starts at the last
+        // answer.
         let until = self.quota.expired_by(outage.since.max(self.last_answer));
         self.local = Some(Box::new(LocalState { outage: outage.number, state, cap, until }));
     }
 
-    /// Returns the usage of this node itself at `now`.
+    /// Returns the permits in use at `now` that this node itself admitted.
     fn own_usage_at(&self, now: Micros, nodes: u64) -> u64 {
         if self.is_bucket() {
             return self.bucket.missing_at(now, &self.quota, nodes).ceil() as u64;
@@ -157,7 +159,7 @@ pub(super) fn decide(journal: &Journal, checks: &Checks, outage: &Outage, joint:
         let record = locked.records(&check.key).and_then(|records| journal.get_or_create(records, check));
         let local_check = match record {
             Some(record) if joint || !journal.is_full() => local_check_from(record, check, outage),
-            // There is no room in the journal. An admission that cannot be recorded is not made.
+            // The journal has no room to record an admission, so nothing is admitted.
             _ => local_check(check, State::new(&check.quota), 0, outage, false),
         };
         local_checks.push(local_check);
@@ -179,7 +181,7 @@ pub(super) fn decide(journal: &Journal, checks: &Checks, outage: &Outage, joint:
         }
         if verdict.outcome == Outcome::Charged && !joint && !repeated {
             let admission = Admission { at: verdict.entry.at, cost: check.cost, written: false };
-            // Older admissions may still count at the server, so they must still be written back.
+            // By the server's clock, older admissions may still count. They stay in the journal for the write-back.
             journal.add(&check.key, record, admission, outage.now.since(outage.clock_uncertainty));
         }
     }
@@ -196,7 +198,7 @@ pub(super) fn undo(journal: &Journal, checks: &Checks, verdicts: &Verdicts, now:
 }
 
 /// Moves the admissions of a joint decision in an exact window to `at`, the instant at which the store admitted them.
-/// Other windows round instants up already.
+/// Other windows round instants up, so their admissions need not be moved.
 pub(super) fn postpone(journal: &Journal, checks: &Checks, verdicts: &Verdicts, outage: &Outage, at: Micros) {
     for (check, verdict) in checks.as_slice().iter().zip(&verdicts.verdicts) {
         let exact = check.quota.algorithm().is_exact();
@@ -213,8 +215,8 @@ pub(super) fn postpone(journal: &Journal, checks: &Checks, verdicts: &Verdicts, 
     }
 }
 
-/// Corrects an admission in the local counter. Returns the instant it counted from; none if there is no local
-/// counter.
+/// Corrects an admission in the local counter. Returns the result and the instant from which the admission counted;
+/// `None` if there is no local counter.
 pub(super) fn settle(
     journal: &Journal,
     key: &Key,

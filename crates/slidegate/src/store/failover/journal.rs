@@ -19,7 +19,7 @@ pub(super) const SHARDS: usize = 32;
 /// Maximum size if admissions are not recorded and the journal holds only the counters of the fallback.
 const MAX_SIZE_WHEN_OFF: usize = 1_000_000;
 
-/// Size of a key without its admissions, in admissions.
+/// Size of a key without its admissions, measured in admissions.
 const KEY_WEIGHT: usize = 24;
 
 pub(super) struct Journal {
@@ -31,7 +31,7 @@ pub(super) struct Journal {
     dropped: AtomicU64,
     /// Last known number of nodes that share the limits.
     pub(super) nodes: AtomicU64,
-    /// Keys with admissions that the store does not have.
+    /// Keys with admissions that the store has not counted.
     pub(super) unwritten_keys: Mutex<HashSet<Key, foldhash::quality::RandomState>>,
 }
 
@@ -46,9 +46,9 @@ pub(super) struct Record {
     pub(super) bucket: BucketEstimate,
     /// Time of the last answer of the store for this key, by the server's clock.
     pub(super) last_answer: Micros,
-    /// Usage of all nodes at that time.
+    /// Usage of all nodes at `last_answer`.
     pub(super) last_used: u64,
-    /// Last time at which the store had no room for the same cost once more.
+    /// Last time at which an answer of the store showed that the same cost would not fit again.
     pub(super) last_full: Micros,
     /// Counter of the fallback, during an outage.
     pub(super) local: Option<Box<LocalState>>,
@@ -71,7 +71,7 @@ impl Record {
         }
     }
 
-    /// Returns the instant that an admission counts from.
+    /// Returns the instant from which an admission counts.
     fn counted_from(&self, entry: Entry) -> Micros {
         let extensions = self.extensions.as_ref();
         extensions.and_then(|known| known.find((entry.at, entry.seq))).unwrap_or(entry.at)
@@ -86,8 +86,7 @@ impl Record {
         self.quota.algorithm().refills()
     }
 
-    /// Returns the admissions of this node that count. For a bucket it returns the missing permits, as if they were
-    /// taken at once.
+    /// Returns the admissions of this node that count. For a bucket it returns the missing permits as one admission.
     pub(super) fn own_admissions(&self, now: Micros, nodes: u64) -> Vec<Admission> {
         if !self.is_bucket() {
             return self.log.iter().collect();
@@ -151,12 +150,12 @@ impl Journal {
         }
     }
 
-    /// Records one verdict of the store. If it was charged, it counts `cost`.
+    /// Records one verdict of the store. A charged verdict counts `cost` permits.
     fn record_verdict(&self, check: &Check, cost: u64, verdict: &Verdict, at: Micros, written: bool) {
         if !self.records_admissions {
             return;
         }
-        // A repeated request, found by its id, was recorded the first time.
+        // An admission before `at` was found by its request id. It was recorded when it was made.
         let admitted = verdict.outcome == Outcome::Charged && cost > 0 && verdict.entry.at >= at;
         let mut records = self.shard(&check.key);
         let Some(record) = self.get_or_create(&mut records, check) else { return };
@@ -191,7 +190,7 @@ impl Journal {
         }
     }
 
-    /// Changes the cost of an admission that the store has.
+    /// Changes the cost of an admission that the store has counted.
     pub(super) fn settle(&self, key: &Key, entry: Entry, to: u64) {
         if let Some(record) = self.shard(key).get_mut(key) {
             let (at, from) = (record.counted_from(entry), entry.cost);
@@ -201,7 +200,7 @@ impl Journal {
         }
     }
 
-    /// Moves an admission that the store has to the instant `to`.
+    /// Moves an admission that the store has counted to the instant `to`.
     pub(super) fn extend(&self, key: &Key, entry: Entry, to: Micros) {
         let mut records = self.shard(key);
         let Some(record) = records.get_mut(key) else { return };
@@ -296,7 +295,7 @@ impl Journal {
         }
     }
 
-    /// Returns the record of a check, creating it if needed; none if the journal is full.
+    /// Returns the record of a check, creating it if needed; `None` if the journal is full.
     pub(super) fn get_or_create<'r>(
         &self,
         records: &'r mut Records,
@@ -312,7 +311,7 @@ impl Journal {
         }
         let record = records.get_mut(&check.key)?;
         if record.quota != check.quota {
-            // A different algorithm or window starts again. A different limit continues.
+            // With another algorithm or window the record starts again. With another limit only, it continues.
             if !State::new(&record.quota).suits(&check.quota) {
                 self.size.fetch_sub(record.log.len(), Ordering::Relaxed);
                 *record = Record::new(check);

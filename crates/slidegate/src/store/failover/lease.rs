@@ -39,7 +39,7 @@ impl<R: RemoteStore> Inner<R> {
                     direct
                 };
                 if !direct {
-                    // This node decides by itself meanwhile, and its fallback does not know of these permits.
+                    // The server does not decide alone any more, and this node's fallback does not know these permits.
                     if same_epoch(&server) {
                         let _ = self.store.give_back(&check.key, &charged_entries(&batch_verdicts)).await;
                     }
@@ -62,8 +62,8 @@ impl<R: RemoteStore> Inner<R> {
                 let (store, key) = (self.store.clone(), check.key.clone());
                 tokio::spawn(async move {
                     let late = call.await.unwrap_or_default();
-                    // Admissions of an earlier epoch are lost with it. Permits that cannot be given back count until
-                    // they expire: stricter, never looser.
+                    // If the epoch has changed, the server has lost these permits. If they cannot be given back, they
+                    // count until they expire. The limit is then stricter, never looser.
                     if same_epoch(&server) {
                         let _ = store.give_back(&key, &charged_entries(&late)).await;
                     }

@@ -80,8 +80,8 @@ impl Membership {
         format!("{} {state} {run_id}", self.counter)
     }
 
-    /// Takes the messages of all nodes. With `update_share` false no node is given up and the shares stay, because
-    /// the nodes may still decide by them.
+    /// Records the messages of all nodes. If `update_share` is false, no node counts as gone and the shares do not
+    /// change, because the nodes may still decide by their shares.
     pub(super) fn update(
         &mut self,
         all: Vec<(String, String)>,
@@ -107,7 +107,8 @@ impl Membership {
         self.share = (alive().count() as u64 + 1, before as u64);
     }
 
-    /// Removes the nodes that are gone for so long that their messages can be deleted, and returns their names.
+    /// Removes the nodes that have been gone for longer than [`RETENTION`], and returns their names. Their messages can
+    /// then be deleted.
     pub(super) fn remove_expired(&mut self, now: Micros) -> Vec<String> {
         let is_expired = |peer: &Peer| !peer.alive && now.since(peer.changed_at) > RETENTION;
         let expired = self.peers.iter().filter(|(_, peer)| is_expired(peer));
@@ -117,7 +118,7 @@ impl Membership {
     }
 
     /// Returns whether all live nodes have written back to the server with this run id. A message counts only if it
-    /// changed after `since`, the first time this node read the messages again: an older one may date from long
+    /// changed after `since`, when the server first answered this node again: an older message may date from long
     /// before.
     pub(super) fn all_written_back(&self, run_id: &str, since: Micros) -> bool {
         self.peers.values().filter(|peer| peer.alive).all(|peer| {

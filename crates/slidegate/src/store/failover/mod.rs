@@ -267,10 +267,10 @@ impl<R: RemoteStore> Inner<R> {
     }
 
     /// Returns whether the server was known when the topology was first discovered. A server that is found later has
-    /// replaced another server.
+    /// taken over the keys of another server.
     fn is_initial(&self, server: ServerId) -> bool {
         let initial = self.initial_servers.get().is_some_and(|initial| initial.contains(&server));
-        // A server that comes back has missed the admissions made meanwhile.
+        // A server that left the topology and comes back has missed the admissions made meanwhile.
         initial && !self.retired.lock().contains(&server)
     }
 
@@ -316,8 +316,8 @@ impl<R: RemoteStore> Store for Failover<R> {
         self.inner.admit_run(checks, times).await
     }
 
-    /// Corrects admissions of this node's fallback at once, and the others in the store. While a server is
-    /// unavailable, its own admissions cannot be settled.
+    /// Corrects admissions of this node's fallback at once, and all other admissions in the store. While a server is
+    /// unavailable, the admissions that it made cannot be settled.
     async fn settle(&self, settlements: &[Settlement]) -> Result<Receipt, Error> {
         self.inner.settle(settlements).await
     }

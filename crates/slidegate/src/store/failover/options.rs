@@ -8,7 +8,7 @@ use crate::{Error, Micros, OnError};
 /// Deadlines, circuit breaker, fallback policy and journal size of a [`Failover`](crate::Failover).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FailoverOptions {
-    /// Longest time a decision may take. After that it is made without the store.
+    /// Longest time a decision may take. After this time the node decides without the store.
     pub deadline: Duration,
     /// Maximum number of calls to the store at once. Further decisions are made without the store.
     pub max_in_flight: usize,

@@ -12,7 +12,8 @@ pub(super) struct PendingWrite {
     pub(super) quota: Quota,
     pub(super) encoding: Encoding,
     pub(super) entries: Vec<Admission>,
-    /// Permits admitted at the instants of `entries`, and whether the store has counted any of them.
+    /// For each instant of `entries`: all permits admitted at this instant, and whether the store has counted any of
+    /// them.
     pub(super) instant_totals: Vec<(Micros, u64, bool)>,
 }
 
@@ -44,10 +45,11 @@ impl Journal {
     /// Number of steps of [`snapshot_step`](Self::snapshot_step).
     pub(super) const STEPS: usize = SHARDS;
 
-    /// Returns the admissions of one shard that count at `now`, of the keys that `selects` returns true for. If the
+    /// Returns the admissions that count at `now`, of the keys in one shard for which `selects` returns true. If the
     /// server has not `lost` its data, only buckets are returned, because the permits missing from a bucket are not the
-    /// sum of its admissions. The time on the server's clock is at least `earliest`, so an admission that may still
-    /// count there is returned too. The caller goes shard by shard, so that no decision waits for the whole journal.
+    /// sum of its unwritten admissions. The time on the server's clock is at least `earliest`, so an admission that may
+    /// still count by that clock is returned too. The caller goes shard by shard, so that no decision waits for the
+    /// whole journal.
     pub(super) fn snapshot_step(
         &self,
         step: usize,
@@ -72,8 +74,8 @@ impl Journal {
         pending
     }
 
-    /// Returns the unwritten admissions of the keys that `selects` returns true for, and marks them as written: a
-    /// late answer of the store must not find them unwritten while they are being written.
+    /// Returns the unwritten admissions of the keys for which `selects` returns true, and marks them as written: a late
+    /// answer of the store must not find them unwritten while they are being written back.
     pub(super) fn take_unwritten(&self, selects: impl Fn(&Key) -> bool) -> Vec<PendingWrite> {
         let keys: Vec<Key> = self.unwritten_keys.lock().extract_if(|key| selects(key)).collect();
         let mut pending = Vec::new();
@@ -112,7 +114,7 @@ impl Journal {
     }
 }
 
-/// Adds an admission to the totals. Its instant is the last one or a later one.
+/// Adds an admission to the totals. The instant of the admission must not be before the last instant in the totals.
 fn add_to_totals(totals: &mut Vec<(Micros, u64, bool)>, admission: Admission) {
     match totals.last_mut() {
         Some((at, cost, written)) if *at == admission.at => {

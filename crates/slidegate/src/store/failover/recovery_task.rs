@@ -3,8 +3,9 @@
 //! - While the server decides, the task announces this node at each heartbeat.
 //! - During an outage the task probes the server. When the server answers, the task writes back the missing
 //!   admissions, in small steps.
-//! - Then the server and this node's share decide together, until the other nodes have written back too or their time
-//!   is over. Until then the shares bound the admissions of all nodes; after that the server knows all of them.
+//! - Then the server and this node's share decide together, until the other nodes have written back too or the time of
+//!   the option `write_back` is over. Until then the shares bound the admissions of all nodes; after that the server
+//!   knows all of them.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
@@ -77,8 +78,8 @@ async fn heartbeat_once<R: RemoteStore>(inner: &Arc<Inner<R>>, server: &ServerSt
     publish_presence(inner, server, Presence::Direct, &identity).await
 }
 
-/// Checks that the server is the one this node knows. Servers of the first discovery have lost no admission of this
-/// node.
+/// Checks that the server has the epoch that this node knows. If no epoch is known yet, a server of the first discovery
+/// is accepted, because it has lost no admission of this node.
 pub(super) async fn verify_identity<R: RemoteStore>(
     inner: &Inner<R>,
     server: &ServerState,
@@ -106,7 +107,7 @@ async fn probe<R: RemoteStore>(inner: &Arc<Inner<R>>, server: &ServerState) -> D
     }
     let answered = probe_once(inner, server).await;
     if answered.is_err() {
-        // Another server may have taken over.
+        // Another server may have taken over the keys of this server.
         inner.refresh_topology().await;
         let now = server.earliest_now(&inner.node);
         inner.journal.sweep(|key| inner.store.server_of(key) == server.id, now, false);
@@ -134,7 +135,8 @@ async fn probe_once<R: RemoteStore>(
     Ok(identity)
 }
 
-/// Writes back the missing admissions. Admissions made until the phase changes follow in the joining phase.
+/// Writes back the missing admissions. Admissions made between the last round and the change of the phase are written
+/// back in the joining phase.
 async fn write_back<R: RemoteStore>(
     inner: &Arc<Inner<R>>,
     server: &ServerState,
@@ -175,8 +177,8 @@ async fn join_once<R: RemoteStore>(
 ) -> Result<ServerIdentity, Error> {
     let identity = verify_identity(inner, server).await?;
     write_unwritten(inner, server, &identity).await?;
-    // The server refills a bucket for all nodes, also for permits that other nodes took and have not written back
-    // yet.
+    // The server refills a bucket for all nodes, even if other nodes have not written back the permits that they took.
+    // So this node writes its buckets again.
     write_snapshot(inner, server, &identity, false).await?;
     publish_presence(inner, server, Presence::Joined, &identity).await?;
     Ok(identity)
@@ -283,11 +285,12 @@ fn lines_in_step(lines: &[(usize, RestoreLine)]) -> usize {
     fit.count().max(1)
 }
 
-/// Converts the admissions of a key into lines. A key with many entries gives several lines, so that no call restores more
-/// than [`MAX_ENTRIES_PER_STEP`]. A counter keeps sums, so it gives one line.
+/// Converts the admissions of a key into lines. A key with many entries gives several lines, so that no call restores
+/// more than [`MAX_ENTRIES_PER_STEP`]. A counter stores only sums, so its key gives one line.
 fn to_lines(pending: &PendingWrite) -> impl Iterator<Item = RestoreLine> {
     let algorithm = pending.quota.algorithm();
-    // An entry of an instant is replaced, so it gets the total of the instant. A sum gets the amount to add.
+    // If the algorithm keeps instants, the store replaces the entry of an instant, so the line has the total of the
+    // instant. Otherwise the store adds to a sum, so the line has the amount to add.
     let replaced = algorithm.keeps_instants();
     let entries = if replaced { pending.instant_totals.clone() } else { pending.entry_totals() };
     let size = if algorithm.has_entries() { MAX_ENTRIES_PER_STEP } else { entries.len().max(1) };

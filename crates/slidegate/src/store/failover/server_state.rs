@@ -15,7 +15,7 @@ use crate::{Fault, Micros};
 
 pub(super) struct ServerState {
     pub(super) id: ServerId,
-    /// Summary of `machine`, for decisions, which read it without a lock.
+    /// Summary of `machine`, which decisions read without a lock.
     summary: AtomicU64,
     machine: Mutex<Machine>,
     /// Read-locked during a decision without the server, and write-locked while the phase changes.
@@ -46,7 +46,7 @@ pub struct ServerStats {
     pub away: Micros,
     /// Permits that were written back to the server.
     pub written_back: u64,
-    /// Permits by which writing back raised keys above their limit: permits that were admitted twice.
+    /// Permits by which the write-back raised the usage of keys above their limit: permits that were admitted twice.
     pub excess: u64,
     /// Reason of the last failure.
     pub fault: Option<Fault>,
@@ -149,7 +149,8 @@ impl ServerState {
         let (mut next, mut effect) = machine.next(event, &node.options, now, random);
         let mut no_local_decisions = None;
         if next.phase() != machine.phase() {
-            // Local decisions take the locks in this order.
+            // Local decisions lock `local_decisions` before `machine`, so this function takes the locks in the same
+            // order.
             drop(machine);
             no_local_decisions = Some(self.local_decisions.write());
             machine = self.machine.lock();

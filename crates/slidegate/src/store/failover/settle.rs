@@ -18,7 +18,7 @@ impl<R: RemoteStore> Inner<R> {
             let Settlement { key, entry, correction } = settlement;
             let server = self.server_state_of(self.store.server_of(key));
             let is_local_entry = is_local(*entry);
-            // Attempts cannot be settled, and no caller has been given a number in this range.
+            // Attempts cannot be settled. No caller was given a number between `FIRST_RESTORED_SEQ` and `LOCAL_SEQ`.
             if entry.seq == NEVER_SETTLED || !is_local_entry && entry.seq >= FIRST_RESTORED_SEQ {
                 continue;
             }
@@ -44,7 +44,7 @@ impl<R: RemoteStore> Inner<R> {
                 let message = format!("the server at {address} does not answer: try again later");
                 return Err(Error::store(Fault::Unreachable, message));
             }
-            // If the store cannot be written back to, it has nothing to settle.
+            // If this node cannot write back to the store, the store does not have the admission and cannot settle it.
             if is_local_entry && !self.store.can_restore() {
                 continue;
             }
@@ -71,8 +71,8 @@ impl<R: RemoteStore> Inner<R> {
     }
 }
 
-/// Returns the sequence number under which an admission that was written back is settled. The store assigns no such
-/// number.
+/// Returns the sequence number under which an admission that was written back is settled. The store itself never
+/// assigns such a number.
 fn written_back_seq(node: &str, entry: Entry) -> u64 {
     use std::hash::{DefaultHasher, Hash, Hasher};
     let mut hasher = DefaultHasher::new();

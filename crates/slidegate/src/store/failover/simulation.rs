@@ -214,7 +214,7 @@ fn key_below_its_limit_exceeds_by_at_most_the_admissions_a_node_has_not_seen() {
     let mut worst = 0;
     for mut world in deployments() {
         let count = world.nodes.len();
-        // Admissions of the other nodes since the last request of each node.
+        // For each node: admissions of the other nodes since its last request.
         let mut missed = vec![0; count];
         for _ in 0..world.random_below(2 * world.quota.limit()) {
             let node = world.random_below(count as u64) as usize;
@@ -254,7 +254,7 @@ fn node_that_the_others_count_as_gone_adds_its_share() {
 }
 
 /// While a server is back and other nodes have not written back, both the server and the share must allow. The server
-/// admits later than the node decided, and the share must not be free before the window of the server is over.
+/// admits later than the node decided, and the share must count the admission until it expires at the server.
 #[test]
 fn share_counts_an_admission_from_the_instant_of_the_server() {
     let quota = Quota::new(3, WINDOW.into()).unwrap();
@@ -274,7 +274,7 @@ fn counts_from_the_instant_of_the_server(quota: Quota) {
     };
     let (allowed, verdicts) = allows(started, true);
     assert!(allowed);
-    // The state of another outage has its own admissions.
+    // A call for another outage changes nothing, because the counter of that outage has its own admissions.
     let other = Outage { number: 2, ..at(started) };
     postpone(&journal, &checks, &verdicts, &other, started.plus(call).plus(call));
     postpone(&journal, &checks, &verdicts, &at(started), started.plus(call));
@@ -285,8 +285,8 @@ fn counts_from_the_instant_of_the_server(quota: Quota) {
     assert!(allows(end, false).0);
 }
 
-/// The server's clock may show an earlier time than this node assumes. Admissions that may still count there are kept
-/// for the write-back.
+/// The server's clock may show an earlier time than this node assumes. Admissions that may still count by that clock
+/// stay in the journal for the write-back.
 #[test]
 fn journal_keeps_admissions_that_may_still_count_at_the_server() {
     for (uncertainty, entries) in [(Micros::from_millis(20), 2), (Micros::ZERO, 1)] {

@@ -5,19 +5,19 @@
 //!
 //! | state | event | next state | effect |
 //! |---|---|---|---|
-//! | `Direct`, `Joining`, `WritingBack` | `Failed`, fewer than `failures` in a row | the same, one failure more | |
-//! | `Direct`, `Joining` | `Failed`, the last allowed one, or `Restarted` | `Open` | wake the task |
-//! | `WritingBack` | `Failed`, the last allowed one, or `Restarted`; `WriteBackFailed` | `Open` | |
+//! | `Direct`, `Joining`, `WritingBack` | `Failed`, fewer than `failures` in a row | the same, with more failures | |
+//! | `Direct`, `Joining` | `Failed`, `failures` in a row, or with the fault `Restarted` | `Open` | wake the task |
+//! | `WritingBack` | `Failed`, `failures` in a row, or with the fault `Restarted`; `WriteBackFailed` | `Open` | |
 //! | `Direct`, `Joining` | `Answered` | the same, no failures | |
 //! | `Open`, `HalfOpen` | `ProbeFailed` | `Open`, for twice as long | |
 //! | `Open`, `HalfOpen` | `ProbeAnswered`, fewer than `probes` in a row | `HalfOpen` | |
-//! | `Open`, `HalfOpen` | `ProbeAnswered`, the last one needed | `WritingBack` | |
+//! | `Open`, `HalfOpen` | `ProbeAnswered`, `probes` in a row | `WritingBack` | |
 //! | `WritingBack` | `WrittenBack` | `Joining`, in the new epoch | acknowledge the epoch |
 //! | `Open`, `HalfOpen` | `WrittenBack` | the same, in the new epoch | acknowledge the epoch |
-//! | `Joining` | `JoinPolled`, all nodes have written back or the time is over | `Direct` | |
-//! | any | `Identified`, the known epoch | the same | |
-//! | any, no epoch known | `Identified`, a server of the first discovery | the same, in this epoch | acknowledge the epoch |
-//! | any | `Identified`, any other epoch | the same | reject the server |
+//! | `Joining` | `JoinPolled`, all nodes have written back or the time for it is over | `Direct` | |
+//! | any | `Identified`, with the known epoch | the same | |
+//! | any, no epoch known | `Identified`, with `initial` | the same, in this epoch | acknowledge the epoch |
+//! | any | `Identified`, with any other epoch | the same | reject the server |
 //!
 //! All other events leave the state as it is.
 
@@ -68,7 +68,7 @@ pub(super) enum State {
 pub(super) enum Event {
     /// The server answered a call.
     Answered,
-    /// A call failed, which affected this number of decisions.
+    /// A call failed. The failure affected this number of decisions.
     Failed {
         fault: Fault,
         decisions: u32,
@@ -97,7 +97,7 @@ pub(super) enum Event {
 pub(super) enum Effect {
     /// The server may decide in this epoch. The store must know before the new state is published.
     Acknowledge(u64),
-    /// The server is not the one that has this node's admissions.
+    /// The server may lack admissions of this node, because its epoch is not the known one.
     Reject,
     /// The recovery task has something to do.
     WakeTask,
@@ -110,20 +110,20 @@ pub(super) struct Machine {
     /// Epoch of the server that has all admissions of this node; 0 if the server was never identified. The store holds
     /// decisions in any other epoch.
     pub(super) epoch: u64,
-    /// True from a failed call to the next answered one, or to the end of the outage.
+    /// True from a failed call to the next answered call, or to the end of the outage.
     pub(super) failing: bool,
     /// Number of the current or last outage.
     outage: u64,
-    /// Start of that outage by the server's clock.
+    /// Start of the current or last outage, by the server's clock.
     outage_since: Micros,
     /// Time, by this node's clock, at which the server first answered again.
     pub(super) answering_since: Option<Micros>,
     pub(super) fault: Option<Fault>,
-    /// Number of times that the server was given up.
+    /// Number of times that the phase changed to [`Phase::Away`].
     pub(super) outages: u64,
     /// Total time of earlier outages, before `away_since`.
     away_before: Micros,
-    /// Time, by this node's clock, since which the server is away; none if it is not.
+    /// Time, by this node's clock, since which the server is away; `None` if it is not away.
     away_since: Option<Micros>,
 }
 
@@ -175,7 +175,8 @@ impl Machine {
             }
             Event::WrittenBack { epoch } => {
                 self.epoch = epoch;
-                // Calls that were still in flight may have failed meanwhile.
+                // If calls that were still in flight have failed meanwhile, the state is `Open` or `HalfOpen`, and does
+                // not change.
                 if let State::WritingBack { .. } = self.state {
                     self.state = State::Joining { failures: 0, started: now };
                 }
@@ -308,7 +309,8 @@ impl State {
         }
     }
 
-    /// Returns the failed calls in a row; none if calls are not counted, because the server is given up.
+    /// Returns the number of failed calls in a row; `None` in `Open` and `HalfOpen`, where failed calls are not
+    /// counted.
     fn failures(&mut self) -> Option<&mut u32> {
         match self {
             State::Direct { failures }

@@ -1,13 +1,13 @@
 //! Leases: blocks of permits that a node takes in advance and hands out without a call to the store.
 //!
-//! For a rule with a lease, a node requests many admissions at once, as if that many callers had requested one, and
-//! hands them out one by one. The rule counts in time slices, and an admission in a slice counts from the slice's
-//! end. So a permit that is handed out before that end counts for at least a whole window, and no window ever holds
-//! more than the limit. At the end of the slice unused permits are given back.
+//! For a rule with a lease, a node requests many admissions at once, as if that many callers had requested one permit
+//! each, and hands them out one by one. The rule counts in time slices, and an admission in a slice counts from the
+//! slice's end. So a permit that is handed out before the end of its slice counts for at least a whole window from then
+//! on, and no window ever holds more than the limit. At the end of the slice unused permits are given back.
 //!
 //! The size of a block follows the demand: it doubles when the permits ran out, and halves when most were unused. A
-//! block is at most a part of the remaining permits, so that the last permits go to direct requests. If there is no
-//! permit in advance, a request goes to the store as if there were no lease; no request waits for a block.
+//! block is at most a part of the remaining permits, so that the last permits go to direct requests. If the node holds
+//! no permit for a request, the request goes to the store as if there were no lease; no request waits for a block.
 
 mod pool;
 
@@ -134,7 +134,8 @@ impl<S: Store + 'static> Lease<S> {
         stats
     }
 
-    /// Gives back all permits in advance, before the process ends. Requests that arrive meanwhile may take new ones.
+    /// Gives back all permits that are held. Call it before the process ends. Requests that arrive meanwhile may take
+    /// new permits.
     pub async fn give_back(&self) {
         let mut unused: Vec<(Key, Vec<Entry>)> = Vec::new();
         for shard in &self.inner.pools.shards {
@@ -149,12 +150,12 @@ impl<S: Store + 'static> Lease<S> {
 share_by_clone!(Lease<S>);
 
 impl<S: Store + 'static> Inner<S> {
-    /// Registers for resets by other nodes before the first block is taken.
+    /// Registers the listener for resets by other nodes, before the first block is taken.
     fn listen_once(&self) {
         self.listening.call_once(|| self.store.listen(Arc::downgrade(&self.pools) as Weak<dyn Listener>));
     }
 
-    /// Hands out permits to a request, if every check has one in advance.
+    /// Hands out permits to a request, if the node holds a permit for every check.
     fn hand_out(self: &Arc<Self>, checks: &Checks) -> Option<Verdicts> {
         if !checks.as_slice().iter().all(is_leased) || checks.id().is_some() || checks.is_peek() {
             return None;
@@ -239,7 +240,7 @@ impl<S: Store + 'static> Inner<S> {
             let Some((block, until)) = refilled else { return };
             inner.clock.sleep(until.since(inner.clock.now())).await;
             inner.end_block(&check.key, block).await;
-            // The size of the next block is remembered for one more slice.
+            // The pool, which holds the size of the next block, is kept for one more slice.
             inner.clock.sleep(check.quota.grain()).await;
             let mut shard = inner.pools.shard(&check.key).lock();
             if shard.get(&check.key).is_some_and(|pool| pool.is_unused_since(block)) {
@@ -271,7 +272,7 @@ impl<S: Store + 'static> Inner<S> {
                 Some(block.into_entries())
             }
         };
-        // Permits that another source than the store granted are not held.
+        // Permits that cannot be held in the block are given back.
         self.give_back(&check.key, not_leasable).await;
         if let Some(entries) = discarded {
             self.give_back(&check.key, entries).await;
@@ -292,13 +293,13 @@ impl<S: Store + 'static> Inner<S> {
 
     async fn give_back(&self, key: &Key, unused: Vec<Entry>) {
         if !unused.is_empty() {
-            // Permits that cannot be given back count until they expire: stricter, never looser.
+            // If the call fails, the permits count until they expire. The limit is then stricter, never looser.
             let _ = self.store.give_back(key, &unused).await;
         }
     }
 }
 
-/// Guard of a refill. If it fails or is cancelled, the pool may start another one.
+/// Guard of a refill. If the refill fails or is cancelled, the pool may start another refill.
 struct RefillGuard<'t, S> {
     inner: &'t Inner<S>,
     key: &'t Key,
@@ -341,7 +342,8 @@ impl<S: Store + 'static> Store for Lease<S> {
     }
 
     async fn reset(&self, key: &Key) -> Result<bool, Error> {
-        // The reset deletes permits taken before it, and those taken while it runs.
+        // The store deletes the admissions made before the reset and while it runs, so the pools drop their permits
+        // before and after the call.
         self.inner.pools.reset(key);
         let reset = self.inner.store.reset(key).await;
         self.inner.pools.reset(key);

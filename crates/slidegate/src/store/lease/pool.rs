@@ -1,4 +1,4 @@
-//! Permits of one key that are held in advance. It is pure: the caller passes the time.
+//! Pool of the permits of one key that are held in advance. The pool reads no clock: the caller passes the time.
 
 use std::collections::VecDeque;
 
@@ -8,11 +8,11 @@ use crate::{Check, Entry, Micros, Outcome, Quota, Source, Verdict, Verdicts};
 /// Number of permits in the first block, and in the smallest block.
 const MIN_BLOCK: u32 = 8;
 
-/// One node takes at most this fraction (one quarter) of what remains of the limit.
+/// A block has at most this fraction (one quarter) of the permits that remain of the limit.
 const REMAINING_DIVISOR: u64 = 4;
 
-/// A block ends earlier by this fraction of its lifetime (one thousandth), because the clocks may drift apart by less
-/// than that.
+/// A block ends earlier by this fraction of its lifetime (one thousandth), because the clocks of the node and of the
+/// store may drift apart. The drift is assumed to be smaller than this fraction.
 const CLOCK_DRIFT_DIVISOR: u64 = 1_000;
 
 /// Permits that were taken in one call.
@@ -26,16 +26,16 @@ pub(super) struct Block {
     sent: Micros,
     /// Time after which no permit may be handed out, by this node's clock.
     pub(super) until: Micros,
-    /// Verdicts of the permits that are left, in reverse order.
+    /// Verdicts of the permits that are not handed out yet, in reverse order.
     verdicts: Vec<Verdict>,
-    /// Permits in the block at the beginning.
+    /// Number of permits in the block when it was created.
     size: usize,
 }
 
 /// Blocks of one key, and the size of the next one.
 pub(super) struct Pool {
     blocks: VecDeque<Block>,
-    /// Permits to take next.
+    /// Number of permits to request for the next block.
     next_size: u32,
     refilling: bool,
     /// True if a block was used up before it ended.
@@ -51,7 +51,7 @@ pub(super) struct HandedPermit {
     /// Verdict of the store when the permit was taken.
     pub(super) original: Verdict,
     block: u64,
-    /// Time since then.
+    /// Time since the permit was requested from the store.
     elapsed: Micros,
     /// Current time on the store's clock.
     pub(super) at: Micros,
@@ -99,8 +99,8 @@ impl Block {
             (at, ends) = (call_verdicts.at, verdict.entry.at);
             verdicts.push(*verdict);
         }
-        // The permits may have been evaluated in several calls. Those of earlier calls end earlier, so they are not
-        // held.
+        // The store may have evaluated the permits in several calls. Permits of earlier calls whose slice ends earlier
+        // are not held.
         let in_last_call = |verdict: &Verdict| verdict.entry.at == ends;
         give_back
             .extend(verdicts.iter().filter(|verdict| !in_last_call(verdict)).map(|verdict| verdict.entry));
@@ -156,14 +156,14 @@ impl Pool {
             return None;
         }
         let current = self.blocks.back().filter(|block| now < block.until && block.quota == check.quota);
-        // Half of the last block is left, which is enough.
+        // More than half of the last block is left, so no new block is needed.
         if current.is_some_and(|block| block.verdicts.len() * 2 > block.size) {
             return None;
         }
         let max_permits = check.lease.map_or(0, |lease| u64::from(lease.get()));
         let max_part = self.remaining / REMAINING_DIVISOR / check.cost;
         let permits = u64::from(self.next_size).min(max_permits).min(max_part);
-        // A single permit saves no call.
+        // A block of one permit saves no call to the store.
         if permits < 2 {
             return None;
         }
@@ -179,7 +179,8 @@ impl Pool {
         }
         self.remaining = block.verdicts.first().map_or(0, Verdict::remaining);
         if block.size < wanted as usize {
-            // The limit is near, and the last permits are not taken in advance.
+            // The store granted fewer permits than requested, so the limit is near. The last permits are not taken in
+            // advance.
             self.remaining = 0;
         }
         self.last_block = block.number;
@@ -207,7 +208,7 @@ impl Pool {
         block.into_entries()
     }
 
-    /// Returns whether no block was taken after this one, and no permit is held.
+    /// Returns whether no block was taken after block `number`, and no permit is held.
     pub(super) fn is_unused_since(&self, number: u64) -> bool {
         self.blocks.is_empty() && !self.refilling && self.last_block == number
     }

@@ -1,8 +1,9 @@
 //! Pages of the keys in a memory store.
 //!
-//! A page lists the keys of a shard in the order of their texts, and the next page continues after the last text. So a table
-//! that is reorganised between two pages loses no key and lists none twice. To find the first keys in that order, the whole
-//! shard is visited, [`STEP`] buckets under each hold of its lock, as the statistics do.
+//! A page lists the keys of a shard in the order of their texts, and the next page continues after the last text of the
+//! page before. So if the hash table is reorganised between two pages, no key is lost or listed twice. To find the
+//! first keys in that order, a page visits all buckets of the shard, [`STEP`] buckets each time it holds the lock, as
+//! the statistics do.
 
 use std::collections::BTreeMap;
 use std::hint;
@@ -13,7 +14,7 @@ use super::stats::{MAX_RESTARTS, STEP};
 use crate::key::KeyText;
 use crate::{Clock, Key, Micros};
 
-/// Number of visited buckets after which a page ends, also if it has room: a few milliseconds of work.
+/// Number of visited buckets after which a page ends even if it is not full: a few milliseconds of work.
 const MAX_VISITED: usize = 100_000;
 
 /// Length of the pause between two steps in the same shard: about as long as a step.
@@ -26,7 +27,8 @@ pub struct KeyUsage {
     pub key: Key,
     /// Permits in use.
     pub used: u64,
-    /// Size of a token bucket, which is stored with its level. Other algorithms store no limit.
+    /// Capacity of a token bucket, which the store keeps with the bucket's level. `None` for other algorithms, because
+    /// the store does not keep their limits.
     pub capacity: Option<u64>,
 }
 
@@ -35,7 +37,7 @@ pub struct KeyUsage {
 pub struct MemoryKeyCursor {
     /// Number of the shard.
     pub shard: usize,
-    /// Text of the last key of that shard that was listed; empty if there was none.
+    /// Text of the last listed key of that shard; empty if no key of the shard was listed.
     pub after: String,
 }
 
@@ -44,16 +46,17 @@ pub struct MemoryKeyCursor {
 pub struct MemoryKeyPage {
     /// Keys that count something.
     pub keys: Vec<KeyUsage>,
-    /// Beginning of the next page; none after the last.
+    /// Beginning of the next page; `None` after the last page.
     pub next: Option<MemoryKeyCursor>,
 }
 
 impl<C: Clock> MemoryStore<C> {
-    /// Returns up to `count` keys that count something and whose text is `wanted`, from a position on.
+    /// Returns up to `count` keys that count something and whose text `wanted` accepts, from a position on.
     ///
-    /// A page can have fewer keys, or none, although others follow: the call ends after about 100,000 buckets of the hash
-    /// tables, or one shard, whichever is more. It belongs on a blocking thread. A key that is held from the first page to the
-    /// last is listed once. Keys without a counter of their own, because the store is full, are not listed.
+    /// A page can have fewer keys, or none, although more keys follow: the call ends after about 100,000 buckets of the
+    /// hash tables, or one shard, whichever is more. Call it on a blocking thread. A key that stays in the store from
+    /// the first page to the last is listed exactly once. A key that shares a counter because the store is full is not
+    /// listed.
     pub fn keys(&self, from: &MemoryKeyCursor, count: usize, wanted: impl Fn(&str) -> bool) -> MemoryKeyPage {
         let (shards, count) = (&self.inner.shards, count.max(1));
         let MemoryKeyCursor { mut shard, mut after } = from.clone();
@@ -61,7 +64,7 @@ impl<C: Clock> MemoryStore<C> {
         while shard < shards.len() && keys.len() < count && visited < MAX_VISITED {
             let mut search = ShardSearch { most: count - keys.len(), ..ShardSearch::default() };
             while search.step(&mut shards[shard].lock(), self.inner.clock.now(), &after, &wanted) {
-                // A decision that waits for the lock gets it.
+                // A decision that waits for the lock takes it during this pause.
                 (0..SPINS).for_each(|_| hint::spin_loop());
             }
             visited += search.next;
@@ -89,11 +92,11 @@ struct ShardSearch {
     /// Layout of the table at the previous step. Another layout means that slots have moved.
     layout: u64,
     restarts: u32,
-    /// Number of wanted keys.
+    /// Maximum number of keys to find.
     most: usize,
-    /// The first keys so far: permits in use, and the size of a bucket.
+    /// First wanted keys found so far, each with its permits in use and, for a token bucket, its capacity.
     found: BTreeMap<KeyText, (u64, Option<u64>)>,
-    /// True if keys follow those that were found.
+    /// True if the shard has wanted keys after those in `found`.
     more: bool,
 }
 

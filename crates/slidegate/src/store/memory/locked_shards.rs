@@ -16,18 +16,18 @@ pub(super) struct LockedShards<'a, C> {
     pub(super) shards: SmallVec<[(usize, LockGuard<'a, Shard>); 4]>,
 }
 
-/// Location of the counter of a check, for the length of one request.
+/// Location of the counter of a check. It is valid during one request. `shard` is the index of a locked shard.
 enum Location {
-    /// In the table of the n-th locked shard.
+    /// The counter is in the table of the shard.
     Held { shard: usize, bucket: usize },
     /// A new counter: the key is not in the table, or its counter does not suit this quota.
     Fresh(State),
-    /// In a counter that keys of the n-th locked shard share. It is evaluated with this quota.
+    /// The counter is shared by several keys of the shard. It is evaluated with this quota.
     Shared { shard: usize, id: SharedCounterId, quota: Quota },
-    /// The n-th locked shard has no room, and may have room after this time.
+    /// The shard has no room for a counter, and may have room after `wait`.
     Full { shard: usize, wait: Micros },
-    /// Not found in the n-th locked shard, which is full or has shared counters. `key_in_table` if the key is in the table
-    /// with a counter for another quota.
+    /// The counter was not found, and the shard is full or has shared counters. `key_in_table` is true if the key is in
+    /// the table with a counter for another quota.
     Missing { shard: usize, key_in_table: bool },
 }
 
@@ -51,7 +51,8 @@ impl<C> Counters for LocatedCounters<'_, '_, C> {
 }
 
 impl<C: Clock> LockedShards<'_, C> {
-    /// Returns one instant for all locked shards, not before the latest instant of any of them.
+    /// Returns one instant at which to evaluate all locked shards. It is not before the latest instant of any of these
+    /// shards.
     pub(super) fn instant(&mut self, now: Micros) -> Micros {
         let latest = self.shards.iter_mut().map(|(_, shard)| shard.instant(now)).max().unwrap_or(now);
         for (_, shard) in &mut self.shards {
@@ -121,7 +122,7 @@ impl<C: Clock> LockedShards<'_, C> {
         let notes = &self.inner.notes;
         let table = &mut *self.shards[shard].1;
         if *cost > quota.capacity() {
-            // The request is denied because of its cost alone.
+            // The cost exceeds the limit, so the request is denied and needs no room for a counter.
             return Location::Fresh(table.fresh(quota));
         }
         let in_use = |bucket: usize| {
@@ -172,7 +173,7 @@ impl<C: Clock> LockedShards<'_, C> {
         }
     }
 
-    /// Inserts a new counter that now counts something into its table, and updates the statistics.
+    /// Inserts a new counter into its table if it now counts something, and updates the statistics.
     fn store_state(&mut self, check: &Check, location: Location, now: Micros, peek: bool, outcome: Outcome) {
         match location {
             Location::Fresh(state) if !state.is_blank() => {

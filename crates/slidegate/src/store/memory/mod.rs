@@ -1,18 +1,18 @@
 //! In-memory store: exact counting within one process.
 //!
-//! Keys are spread over shards by their hash. A shard is a hash table behind a lock. A request locks the shards of
-//! its keys in ascending order, reads the time once, and evaluates the pure algorithms. So a request with several
-//! keys is as atomic as one with a single key, and two requests that share a key are ordered by its lock. A shard
-//! remembers the latest instant at which it evaluated. So of two requests for one key the later one never has the
-//! earlier instant, and after the clock stepped back the time of the shard stands still until the clock has caught
-//! up.
+//! Keys are spread over shards by their hash. A shard is a hash table behind a lock. A request locks the shards of its
+//! keys in ascending order, reads the time once, and evaluates the pure algorithms. So a request with several keys is
+//! as atomic as a request with one key, and the lock of a shard orders the requests that share a key. A shard remembers
+//! the latest instant at which it evaluated. So the later of two requests for one key never has the earlier instant. If
+//! the clock steps back, the time of the shard stands still until the clock has caught up.
 //!
 //! # Memory
 //!
 //! A key takes 128 bytes, its share of the unused slots of the table, and its text if that is longer than 24 bytes. An
 //! admission in an exact window costs eight bytes. Idle keys, which count nothing any more, are swept in the
-//! background. When a shard is full, an idle key of a small sample makes room. If all of them count something,
-//! [`OnFull`] decides: by default new keys share counters (`overflow.rs`), and no key in the table is forgotten.
+//! background. When a shard is full, the store drops an idle key from a small sample of the shard. If no key of the
+//! sample is idle, [`OnFull`] decides: by default new keys share counters (`overflow.rs`), and no key in the table is
+//! forgotten.
 //! Request ids and settlements have a byte budget of their own (`algorithm/note_budget.rs`).
 
 mod keys;
@@ -49,15 +49,15 @@ use crate::{
 
 const MAX_SHARDS: usize = 64;
 
-/// Buckets that the sweep visits under one hold of a shard's lock.
+/// Number of buckets that the sweep visits under one hold of a shard's lock.
 const SWEEP_STEP: usize = 512;
 
-/// Rounds of steps after which a thread that visits all shards pauses: about half a millisecond of work, well below a
-/// time slice.
+/// Number of rounds of steps after which a thread that visits all shards pauses: about half a millisecond of work, well
+/// below a time slice of the operating system's scheduler.
 const PAUSE_EVERY: u32 = 8;
 
-/// Length of that pause while decisions are made. The thread then works for a tenth of the time, so that decisions lose
-/// little of the memory bandwidth and the cache that they share with it. `benches/stats.rs` measures the effect.
+/// Length of this pause while decisions are made. The thread then works a tenth of the time, and so takes little of the
+/// memory bandwidth and of the CPU cache from the decisions. `benches/stats.rs` measures the effect.
 const PAUSE: Duration = Duration::from_millis(5);
 
 /// A [`Store`] that counts in this process. Clones share one store.
@@ -113,7 +113,7 @@ share_by_clone!(MemoryStore<C: Clock>);
 impl<C: Clock> MemoryStore<C> {
     /// Creates a store with the given clock and without a background sweep: see [`MemoryStore::sweep`].
     ///
-    /// The bound holds per shard, each with its share of `max_keys`, rounded up.
+    /// Each shard has its own bound: an equal part of `max_keys`, rounded up.
     pub fn with_clock(clock: C, max_keys: usize) -> Self {
         Self::with_clock_and_options(clock, MemoryOptions { max_keys, ..MemoryOptions::default() })
     }
@@ -140,7 +140,7 @@ impl<C: Clock> MemoryStore<C> {
     }
 
     /// Counts `key` again from its entries, and reports differences from its running total. Returns `None` if the key
-    /// has no counter of its own, also if a shared counter counts it. Fixed windows and buckets have only a total.
+    /// has no counter of its own, even if a shared counter counts it. Fixed windows and buckets have only a total.
     /// Expired entries are not removed.
     pub fn audit(&self, key: &Key) -> Option<Audit> {
         let mut shard = self.inner.shard(key).lock();
@@ -155,9 +155,9 @@ impl<C: Clock> MemoryStore<C> {
     /// milliseconds of work. Decisions continue meanwhile: each lock is held for a few dozen keys at a time, and while
     /// decisions are made the call pauses nine tenths of the time.
     ///
-    /// While no decision runs, the figures are exact. Otherwise they are not those of one instant:
+    /// While no decision runs, the figures are exact. Otherwise they belong to different instants:
     ///
-    /// - `keys`, `evicted` and `swept` of one shard are those of one instant, which differs from shard to shard.
+    /// - `keys`, `evicted` and `swept` of one shard belong to one instant, which differs from shard to shard.
     /// - `events` and the logs in `bytes` count each key as it was when it was visited. A key that exists during the
     ///   whole call counts once; a key that is added or removed meanwhile may or may not count.
     /// - If the table of one shard is reorganised more than eight times during one call, some of its keys may count
@@ -184,7 +184,7 @@ impl<C: Clock> Store for MemoryStore<C> {
         Ok(self.inner.settle(settlements))
     }
 
-    /// For a key in a shared counter it returns everything in that counter, also the permits of other keys.
+    /// For a key in a shared counter, the result includes the permits of the other keys in that counter.
     async fn inspect(&self, key: &Key) -> Result<Option<Inspection>, Error> {
         Ok(self.inner.inspect(key))
     }
@@ -258,12 +258,12 @@ impl<C: Clock> Inner<C> {
         });
     }
 
-    /// Takes a step in one shard after another, each under its lock, round after round, until `step` returns false for
-    /// the shard. `T` is the progress in one shard.
+    /// Calls `step` once per round for each unfinished shard, under the shard's lock. A shard is finished when `step`
+    /// returns false. `T` is the progress in one shard.
     ///
-    /// Two steps in a row under one lock would leave a waiting decision no time to take it in between. The thread
+    /// Two steps in a row in one shard would leave a waiting decision no time to take the lock between them. The thread
     /// pauses at intervals, with no lock held: for [`PAUSE`] if decisions were made since the last pause, otherwise it
-    /// only yields its core. Without these pauses, the kernel of a busy machine would take the core away in the middle
+    /// only yields its core. Without these pauses, the kernel of a busy machine would suspend the thread in the middle
     /// of a step, and the decisions of that shard would wait until the thread runs again.
     fn in_turns<T: Default>(&self, mut step: impl FnMut(&mut Shard, &mut T) -> bool) {
         let mut unfinished: Vec<(&Lock<Shard>, T)> =

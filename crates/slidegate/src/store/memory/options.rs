@@ -35,9 +35,9 @@ pub struct MemoryOptions {
     pub max_keys: usize,
     /// Policy for a new key when the store is full.
     pub on_full: OnFull,
-    /// Maximum number of bytes for request ids and settlements of all keys. Ids may take three quarters of it, and
-    /// one key an eighth. When it is used up, a request id is not remembered, so a retry is charged again, and a
-    /// settlement is not carried out.
+    /// Maximum number of bytes for request ids and settlements of all keys. Ids may take three quarters of these bytes,
+    /// and one key may take an eighth. When the bytes are used up, new request ids are not remembered, so retries are
+    /// charged again, and settlements are not carried out.
     pub max_note_bytes: usize,
 }
 

@@ -4,17 +4,17 @@
 //! counter for each algorithm and window in their requests. A counter holds all admissions of all keys of its group,
 //! so it never counts less than a key has used: it can deny too much, never too little. For that to hold:
 //!
-//! - Counters that forget by a limit or refill at a rate (`count: attempts`, `token-bucket`) are evaluated with the
-//!   strictest quota of all requests so far. The others are evaluated with the quota of each request.
-//! - A counter never becomes warm: admissions of one key do not raise the limit of another.
-//! - A shared bucket accepts no settlement, and neither does an attempt.
+//! - Counters whose content depends on the limit or on a refill rate (`count: attempts`, `token-bucket`) are evaluated
+//!   with the strictest quota of all requests so far. All other counters are evaluated with the quota of each request.
+//! - A shared counter never warms up, so that admissions of one key do not raise the limit of another.
+//! - Admissions in a shared bucket cannot be settled, and neither can attempts.
 //! - A shared bucket is idle only when the bucket of each of its keys would be full. A key may have a larger burst
 //!   than the shared bucket.
-//! - A key stays with its shared counter as long as this counter still counts an admission of the key. When the shard
-//!   has room again, a key without an admission in the shared counter gets a new counter of its own. A key with an
-//!   admission there gets a counter that starts with everything that the shared counter counts ([`State::summary`]). A
-//!   key cannot leave if it may hold permits, which can be extended, if the counter is a bucket, or if it counts
-//!   attempts: the last two count only up to the strictest quota of all keys.
+//! - While the shard is full, a key stays with its shared counter. When the shard has room again, the key gets a
+//!   counter of its own. If the shared counter may still count an admission of the key, the new counter starts with
+//!   everything that the shared counter counts ([`State::summary`]). In that case a key cannot leave if it may hold
+//!   permits, which can be extended, if the counter is a bucket, or if it counts attempts: buckets and attempts count
+//!   only up to the strictest quota of all keys.
 //!
 //! The number of counters is bounded, per shard and per group. A key for which there is none is denied.
 
@@ -29,11 +29,12 @@ use crate::{Correction, Count, Key, Micros, Quota, State};
 /// Groups of one rule in one shard.
 const GROUPS_PER_RULE: u64 = 16;
 
-/// Maximum number of counters of one group: one for each algorithm and window. Clients choose windows by ad-hoc
-/// limits.
+/// Maximum number of counters of one group, which has one counter for each algorithm and window. The bound is needed
+/// because clients can choose any window in an ad-hoc limit.
 const MAX_COUNTERS_PER_GROUP: usize = 8;
 
-/// Keys of a full shard per shared counter. Together with [`MIN_COUNTERS`] it gives the maximum number of counters.
+/// Number of keys of a full shard for which the shard may have one shared counter. The maximum is at least
+/// [`MIN_COUNTERS`].
 const KEYS_PER_COUNTER: usize = 64;
 const MIN_COUNTERS: usize = 64;
 
@@ -52,7 +53,7 @@ struct Group {
     counters: Vec<SharedCounter>,
 }
 
-/// Identifies a shared counter. It stays valid for the length of one request.
+/// Identifies a shared counter. It is valid during one request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct SharedCounterId {
     group: u64,
@@ -63,22 +64,22 @@ pub(super) struct SharedCounter {
     pub(super) state: State,
     /// Strictest quota of all requests since the counter was created.
     strictest: Quota,
-    /// Instant at which the counter was last found. It is not removed at that instant.
+    /// Instant at which a request last used the counter. The counter is not removed at that same instant.
     used_at: Micros,
-    /// Instant at which the buckets of all its keys are full. The counter itself may be full sooner, because it has the
-    /// smallest burst of all keys.
+    /// Instant at which each of its keys would have a full bucket of its own. The shared bucket may be full sooner,
+    /// because it has the smallest burst of all keys.
     full_at: Micros,
     /// Keys that have admissions in the counter, by their hash.
     members: HashMap<u64, Member, foldhash::fast::RandomState>,
-    /// True if there are keys that are not tracked.
+    /// True if the counter may count admissions of keys that are not in `members`.
     crowded: bool,
 }
 
 /// Admissions of one key in a shared counter.
 struct Member {
-    /// Admissions that were not refunded. Some may have expired.
+    /// Number of admissions that were not refunded. Some may have expired.
     admissions: u32,
-    /// Time at which the last one expires.
+    /// Time at which the last of these admissions expires.
     until: Micros,
 }
 
@@ -96,7 +97,7 @@ impl SharedCounter {
         counter
     }
 
-    /// Records that a key with this quota is counted here.
+    /// Records that a request with this quota uses the counter.
     fn touch(&mut self, quota: &Quota, now: Micros) {
         self.used_at = now;
         if quota.algorithm().refills() {
@@ -139,21 +140,20 @@ impl SharedCounter {
         }
     }
 
-    /// Returns the quota to evaluate a check with.
+    /// Returns the quota with which this counter evaluates a check that has `quota`.
     pub(super) fn quota(&mut self, quota: &Quota) -> Quota {
         if !quota.algorithm().refills() && quota.count() == Count::Admitted {
             return *quota;
         }
         let strict = quota.stricter(&self.strictest);
-        // A bucket that refills more slowly from now on keeps the permits of its keys missing for longer than was
-        // recorded.
+        // If the bucket refills more slowly from now on, permits are missing for longer than `members` records.
         self.crowded |= strict.horizon() > self.strictest.horizon() || strict.rate() != self.strictest.rate();
         self.strictest = strict;
         strict
     }
 
-    /// Returns whether a key that is counted here can leave with a copy of the counter. Attempts are counted up to
-    /// the lowest limit of all keys, which may be less than a key has used.
+    /// Returns whether a key can leave with a copy of this counter. Attempts are counted only up to the lowest limit of
+    /// all keys, so the copy may count less than the key has used.
     pub(super) fn can_be_left(&self) -> bool {
         let strictest = &self.strictest;
         strictest.count() == Count::Admitted && !strictest.is_held() && !strictest.algorithm().refills()
@@ -165,8 +165,9 @@ impl SharedCounter {
         self.state.consider(now, asked) == Evaluation::Fits
     }
 
-    /// Returns whether an admission can be corrected without an effect on the other keys. Permits that a bucket has
-    /// refilled since belong to other keys too, and the maximum debt depends on the burst of each key.
+    /// Returns whether an admission can be corrected without an effect on the other keys. In a bucket it cannot:
+    /// permits refilled since the admission belong to the other keys too, and the maximum debt depends on the burst of
+    /// each key.
     pub(super) fn corrects(&self) -> bool {
         self.strictest.count() == Count::Admitted && !self.strictest.algorithm().refills()
     }
@@ -210,7 +211,7 @@ impl Overflow {
         Some(SharedCounterId { group: Self::group(key), nth })
     }
 
-    /// Creates the counter of `key` for `quota`; none if there are too many. `state` is blank.
+    /// Creates the counter of `key` for `quota`; `None` if there are too many counters. `state` is blank.
     pub(super) fn create(
         &mut self,
         key: &Key,
@@ -221,7 +222,7 @@ impl Overflow {
         let new = SharedCounter::new(state, quota, now);
         let group = Self::group(key);
         if let Some(counters) = self.counters_of(key) {
-            // A counter that suits is idle, or it would have been found.
+            // A counter that suits `quota` must be idle here, because `find` returns every other suitable counter.
             let idle = counters.iter().position(|counter| counter.suits(quota));
             let idle = idle.or_else(|| counters.iter().position(|counter| counter.is_idle(now)));
             if let Some(nth) = idle {
@@ -256,7 +257,7 @@ impl Overflow {
         }
     }
 
-    /// Drops an idle group of a small sample; returns whether there was one.
+    /// Drops an idle group, other than `keep`, if a small sample of the groups has one; returns whether it did.
     fn drop_idle_group(&mut self, keep: u64, now: Micros) -> bool {
         let buckets = self.groups.num_buckets();
         let first = keep as usize % buckets.max(1);
@@ -285,7 +286,7 @@ impl Overflow {
         self.counters_of(key)?.iter_mut().find(|counter| counter.state.numbered(seq))
     }
 
-    /// Returns the counter of `key` with the highest usage, of any window.
+    /// Returns the counter of `key` with the highest usage, among the counters of all windows.
     pub(super) fn fullest(&mut self, key: &Key, now: Micros) -> Option<&mut State> {
         let used =
             self.counters_of(key)?.iter_mut().map(|counter| (counter.state.inspect(now), &mut counter.state));

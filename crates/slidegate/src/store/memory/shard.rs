@@ -1,4 +1,4 @@
-//! One shard of the keys: a hash table with a bound.
+//! One shard of the keys: a hash table with a maximum number of keys.
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,13 +12,13 @@ use crate::algorithm::note_budget::NoteBudget;
 use crate::key::KeyText;
 use crate::{Correction, Key, Micros, Quota, Settled, Settlement, State};
 
-/// Number of keys in the sample that is searched for an idle one.
+/// Number of keys in the sample that is searched for an idle key.
 pub(super) const SAMPLE: usize = 16;
 
 /// Maximum number of request ids that the sweep forgets in one visit of a key.
 const FORGET_STEP: usize = 4_096;
 
-/// Shortest wait of a denial for lack of room.
+/// Shortest wait in a denial that is caused by a full shard.
 const MIN_WAIT: Micros = Micros::from_millis(1);
 
 #[derive(Default)]
@@ -27,10 +27,10 @@ pub(super) struct Shard {
     /// Latest instant at which this shard evaluated a request.
     pub(super) latest: Micros,
     max_keys: usize,
-    /// Number of counters created so far, which numbers the next one. Sequence numbers of admissions contain its
-    /// lowest 24 bits.
+    /// Number of counters created so far, which is the number of the next counter. Sequence numbers of admissions
+    /// contain the lowest 24 bits of the counter's number.
     generation: u64,
-    /// Hash of the key that was inserted last. It is in the table whenever the shard is full.
+    /// Hash of the key that was inserted last. This key is in the table whenever the shard is full.
     youngest: u64,
     /// Keys of the current request that will be inserted if it is admitted.
     pub(super) pending: u32,
@@ -52,7 +52,8 @@ pub(super) struct Counts {
     pub(super) denied_full: u64,
 }
 
-/// A pair of cache lines that are fetched together: an admission only reads one, and writes the other.
+/// Key and counter, in a pair of cache lines that the CPU fetches together. An admission writes only one of the two
+/// lines.
 #[repr(C, align(128))]
 struct Slot {
     key: KeyText,
@@ -67,8 +68,8 @@ impl Shard {
         Shard { max_keys, on_full, ..Shard::default() }
     }
 
-    /// Returns the instant to evaluate at. The clock was read before the lock was taken, so the result is never
-    /// before the latest instant of the shard.
+    /// Returns the instant to evaluate at. The caller read the clock before it took the lock, so `now` may be before
+    /// the latest instant of the shard. The result never is.
     #[inline]
     pub(super) fn instant(&mut self, now: Micros) -> Micros {
         self.latest = self.latest.max(now);
@@ -86,7 +87,7 @@ impl Shard {
         State::of_generation(quota, self.generation)
     }
 
-    /// Returns the bucket of `key`. It is valid until the table next changes.
+    /// Returns the bucket of `key`. It is valid until the table changes.
     pub(super) fn bucket(&self, key: &Key) -> Option<usize> {
         self.table.find_bucket_index(key.hash(), |slot| slot.key == *key.text())
     }
@@ -116,7 +117,7 @@ impl Shard {
         self.on_full == OnFull::Share
     }
 
-    /// Returns an idle key of a small sample that is not `in_use`.
+    /// Returns the bucket of an idle key that is not `in_use`, from a small sample.
     pub(super) fn idle_near(&self, hash: u64, now: Micros, in_use: impl Fn(usize) -> bool) -> Option<usize> {
         let idle = |state: &State| state.idle_at() <= now;
         self.sample(hash).find(|(bucket, state)| idle(state) && !in_use(*bucket)).map(|(bucket, _)| bucket)
@@ -130,14 +131,14 @@ impl Shard {
         }
     }
 
-    /// Estimates the time until there is room: until the first key of the sample is idle, but no longer than until
-    /// the next sweep, which may find others.
+    /// Estimates the time until there is room: until the first key of the sample is idle, but no longer than until the
+    /// next sweep, which may drop other keys.
     pub(super) fn wait_near(&self, hash: u64, now: Micros) -> Micros {
         let idle_at = self.sample(hash).map(|(_, state)| state.idle_at()).min();
         idle_at.unwrap_or(now).since(now).clamp(MIN_WAIT, PERIOD.into())
     }
 
-    /// Returns the keys in the buckets next to the one for this hash.
+    /// Returns a sample of the keys, from the buckets that follow a position given by this hash.
     fn sample(&self, hash: u64) -> impl Iterator<Item = (usize, &State)> {
         let buckets = self.table.num_buckets();
         let first = hash as usize % buckets.max(1);
@@ -151,10 +152,10 @@ impl Shard {
         self.overflow.as_mut()?.find(key, quota, now)
     }
 
-    /// Creates a shared counter; none if there are too many.
+    /// Creates a shared counter; `None` if there are too many.
     pub(super) fn create_shared(&mut self, key: &Key, quota: &Quota, now: Micros) -> Option<SharedCounterId> {
-        // A new counter of the same request has the current number, and is inserted later. The shared counter has a
-        // number of its own, so that a settlement of that key does not find it.
+        // Another key of this request may have a new counter with the current number, which is inserted later. The
+        // shared counter gets a different number, so that a settlement of that key does not find the shared counter.
         self.generation += 1;
         let state = self.fresh(quota);
         let overflow = self.overflow.get_or_insert_with(|| Box::new(Overflow::new(self.max_keys)));
@@ -213,8 +214,8 @@ impl Shard {
         }
     }
 
-    /// A key that has left its shared counter took a copy of it. The copy must not count less than the corrected
-    /// cost.
+    /// Adds the increase to the key's own counter. A key that has left its shared counter took a copy of it, and the
+    /// copy must not count less than the corrected cost.
     fn charge_more(&mut self, key: &Key, from: u64, correction: Correction, now: Micros) {
         if let Correction::Cost(to) = correction
             && to > from
@@ -224,7 +225,8 @@ impl Shard {
         }
     }
 
-    /// Inserts a counter for `key`, or replaces the existing one. It makes room if the policy is to evict.
+    /// Inserts a counter for `key`, or replaces the existing one. If the shard is full and the policy is to evict, it
+    /// drops a key first.
     pub(super) fn insert(&mut self, key: &Key, state: State, now: Micros) {
         self.generation += 1;
         if let Some(existing) = self.find(key) {
@@ -238,7 +240,8 @@ impl Shard {
         let slot = Slot { key: key.text().clone(), state };
         let full = self.table.len() == self.table.capacity();
         self.table.insert_unique(key.hash(), slot, |slot| Key::hash_of(&slot.key));
-        // A full table has moved its slots, unless the new slot reused a removed one: then it is still full.
+        // If the table was full, the insertion has moved its slots, unless the new key reused the slot of a removed
+        // key. In that case the table is still full.
         if full && self.table.len() < self.table.capacity() {
             self.layout += 1;
         }
@@ -254,11 +257,11 @@ impl Shard {
         }
     }
 
-    /// Drops the idle keys among the `n` buckets from `start` on; returns the bucket to continue with, if there are
-    /// more.
+    /// Drops the idle keys among the `n` buckets from `start` on; returns the bucket to continue with, if more buckets
+    /// follow.
     ///
-    /// It works in steps, so that no decision waits for a whole shard. A table that has grown meanwhile is swept next
-    /// time.
+    /// It works in steps, so that no decision waits for a whole shard. If the table grows between two steps, the next
+    /// sweep finds the idle keys that this sweep has missed.
     pub(super) fn sweep(&mut self, start: usize, n: usize, now: Micros) -> Option<usize> {
         if start == 0 && self.overflow.as_mut().is_some_and(|overflow| !overflow.sweep(now)) {
             self.overflow = None;
@@ -330,7 +333,8 @@ impl Shard {
         }
     }
 
-    /// Drops an idle key of those next to `hash`, or else the key that was inserted last.
+    /// Drops an idle key from the sample near `hash`, or the key that was inserted last if no key of the sample is
+    /// idle.
     #[cold]
     fn make_room(&mut self, hash: u64, now: Micros) {
         if let Some(bucket) = self.idle_near(hash, now, |_| false) {

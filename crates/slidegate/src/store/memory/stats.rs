@@ -4,8 +4,8 @@
 //! [`Inner::in_turns`](super::Inner::in_turns) visits every other shard before it returns to the same one: a decision
 //! that finds its shard locked gets the lock at the next release, and does not compete with the following step.
 //!
-//! Slots move when a table grows, shrinks or is cleared of tombstones. A count that goes on after that would miss some
-//! keys and count others twice, so it starts again for that shard, at most [`MAX_RESTARTS`] times.
+//! Slots move when a table grows, shrinks or is cleared of tombstones. A count that continued after such a move would
+//! miss some keys and count others twice. So the count of that shard starts again, at most [`MAX_RESTARTS`] times.
 
 use super::shard::Shard;
 
@@ -32,7 +32,7 @@ pub struct MemoryStats {
     pub bytes: usize,
     /// Counters that keys share because the store is full. See [`OnFull::Share`](crate::OnFull::Share).
     pub shared_counters: usize,
-    /// Decisions about a key that a shared counter made.
+    /// Decisions about a key that were made with a shared counter.
     pub shared: u64,
     /// Decisions about a key that were denied because the store was full.
     pub denied_full: u64,

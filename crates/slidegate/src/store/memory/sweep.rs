@@ -20,6 +20,6 @@ pub(super) fn in_background<C: Clock + 'static>(store: Weak<Inner<C>>) {
             }
         }
     });
-    // Without the thread the store is still correct and bounded: a full shard makes room by itself.
+    // If the thread could not be started, the store is still correct and bounded: a full shard drops idle keys itself.
     drop(spawned);
 }

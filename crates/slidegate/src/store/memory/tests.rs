@@ -1,4 +1,5 @@
-//! Tests of the steps under the locks of a store: their length, and their sum.
+//! Tests of statistics and key lists, which work in steps under the locks of the shards: length of a step, and total of
+//! all steps.
 
 use super::shard::Shard;
 use super::stats::{MAX_RESTARTS, STEP, ShardCount};
@@ -22,7 +23,7 @@ fn admit(store: &MemoryStore<ManualClock>, key: Key, quota: Quota) {
     store.inner.admit(std::slice::from_ref(&checks));
 }
 
-/// Figures that are counted with every shard locked as a whole.
+/// Returns the statistics, counted with each shard locked for the whole of its count.
 fn recount(store: &MemoryStore<ManualClock>) -> MemoryStats {
     let mut stats = MemoryStats::default();
     for shard in &store.inner.shards {
@@ -70,7 +71,7 @@ fn stats_equal_a_recount(on_full: OnFull) {
     assert!(later.swept > stats.swept && later.keys < stats.keys && later.bytes < stats.bytes, "{later:?}");
 }
 
-/// All keys, and the number of pages with `count` keys.
+/// Lists all keys in pages of `count` keys. Returns the keys and the number of pages.
 fn list(store: &MemoryStore<ManualClock>, count: usize) -> (Vec<(String, u64)>, usize) {
     let (mut keys, mut from, mut pages) = (Vec::new(), MemoryKeyCursor::default(), 0);
     loop {
@@ -108,7 +109,7 @@ fn pages_have_every_key_that_counts_once() {
     }
     let longest = holds::take().into_iter().max();
     assert_eq!(longest, Some(STEP));
-    // A bucket stores its size.
+    // A token bucket stores its capacity, so the page contains it.
     let bucket = hour.with_algorithm(Algorithm::TokenBucket { burst: 7 }).unwrap();
     admit(&store, Key::new("bucket", []), bucket);
     let page = store.keys(&MemoryKeyCursor { shard: 0, after: String::new() }, 10, |key| key == "bucket");
