@@ -182,9 +182,9 @@ async fn retry_after_of_a_large_key_is_a_lower_bound() {
                 } else {
                     assert_eq!(verdict.precision, Precision::LowerBound, "{encoding:?} {cost}");
                     assert!(verdict.retry_after < exact && verdict.retry_after > Micros::ZERO);
-                    // A thousand entries were read, or eight times as many records.
+                    // 700 entries were read, or eight times as many records. They cost 4 on average.
                     assert!(
-                        verdict.retry_after >= wait_for(&entries, 3_000, verdicts.at),
+                        verdict.retry_after >= wait_for(&entries, 2_500, verdicts.at),
                         "{encoding:?} {cost}"
                     );
                 }
@@ -416,7 +416,8 @@ async fn long_packed_log_stores_a_large_cost_separately() {
     let store = RedisStore::with_options(&patient(&server)).unwrap();
     let mut writer = Writer::new(&server);
     let check = check("k", Encoding::Packed, 1_000_000, HOUR);
-    let entries = writer.entries(6_000, Duration::from_secs(60), 1);
+    // Too many records to rewrite, and few enough to be read in one call.
+    let entries = writer.entries(5_000, Duration::from_secs(60), 1);
     writer.write(&check, &entries);
     let before = admit(&store, with_cost(&check, 1).peek()).await.used;
     let first = admit(&store, with_cost(&check, 70_000)).await;
