@@ -66,7 +66,7 @@ impl RedisStore {
 }
 
 impl Inner {
-    /// Makes a call that decides this many requests, or settles if there are none, and records it.
+    /// Makes a call that decides `requests` requests, or settles if `requests` is 0, and records its statistics.
     pub(super) async fn record_call<T>(
         &self,
         requests: usize,

@@ -16,7 +16,7 @@ pub(super) fn info(url: &str, options: &RedisOptions) -> Result<ConnectionInfo, 
     Ok(info.set_tcp_settings(tcp).set_redis_settings(redis))
 }
 
-/// Returns the same user, password and kind of connection at another address.
+/// Returns connection settings for another address, with the same user, password and kind of connection (TCP or TLS).
 pub(super) fn info_at(like: &ConnectionInfo, host: &str, port: u16) -> ConnectionInfo {
     let host = host.to_owned();
     let addr = match like.addr() {

@@ -32,7 +32,8 @@ pub struct SharedText {
 }
 
 impl RedisStore {
-    /// Returns the newest text of that name, if it is newer than the version `known`; 0 is older than all.
+    /// Returns the newest text of that name, if it is newer than the version `known`; version 0 is older than every
+    /// text.
     pub async fn shared_text(&self, name: &str, known: u64) -> Result<Option<SharedText>, Error> {
         let after = format!("({}", id(known));
         let mut newest = self.newest(name, &after, 1).await?;
@@ -52,7 +53,7 @@ impl RedisStore {
         Ok(newest.into_iter().map(|(id, _)| id).find(|id| version(id).is_none()))
     }
 
-    /// Returns the newest entries, down to an id, the newest first.
+    /// Returns at most `most` entries, newest first, down to the id `down_to`.
     async fn newest(&self, name: &str, down_to: &str, most: usize) -> Result<Vec<Entry>, Error> {
         let mut command = redis::cmd("XREVRANGE");
         command.arg(self.stream(name)).arg("+").arg(down_to).arg("COUNT").arg(most);
@@ -75,8 +76,8 @@ impl RedisStore {
         id.as_deref().and_then(version).ok_or_else(bad_reply)
     }
 
-    /// Adds an entry by an `XADD` and returns its id; `None` if the command may not create the stream, and there is none. If an
-    /// impossible id prevents the addition, removes the stream first.
+    /// Adds an entry with the command `add`, an `XADD`, and returns its id. Returns `None` if there is no stream and
+    /// the command may not create one. If an impossible id prevents the addition, removes the stream and tries again.
     pub(super) async fn append(&self, name: &str, add: &Cmd) -> Result<Option<String>, Error> {
         match self.query_stream::<Option<String>>(name, add).await {
             Ok(id) if id.as_deref().is_none_or(|id| version(id).is_some()) => return Ok(id),

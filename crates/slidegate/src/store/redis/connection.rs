@@ -1,9 +1,9 @@
 //! Multiplexed connections to one server: opened when first needed, health-checked, and reopened when they break.
 //!
-//! Many callers share a connection: their commands go out back to back and the replies come in order, so there is no
-//! pool to borrow from. A connection that breaks fails the calls in flight on it, whose outcome is then unknown, and
-//! the next call opens another. While Redis is unreachable, attempts back off, and calls between attempts fail at
-//! once with the error of the last attempt.
+//! Many callers share a connection: their commands are pipelined and the replies come in order, so callers need no pool
+//! of exclusive connections. If a connection breaks, the calls in flight on it fail with an unknown outcome, and the
+//! next call opens a new connection. While Redis is unreachable, attempts to connect back off, and calls between two
+//! attempts fail at once with the error of the last attempt.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
@@ -54,7 +54,7 @@ struct ConnectionSlot {
     live: ArcSwapOption<LiveConnection>,
     /// Locked while connecting, so that one caller connects and the others wait for it.
     connecting: tokio::sync::Mutex<()>,
-    /// Last failure, shared by all slots: if one slot could connect, the next need not wait.
+    /// Last failed attempt to connect. All slots share it: if one slot could connect, the other slots need not wait.
     last_failure: Arc<Mutex<Option<ConnectFailure>>>,
     /// Number of connections made, shared by all slots.
     connection_count: Arc<AtomicU64>,
@@ -83,7 +83,7 @@ struct ConnectFailure {
     error: Error,
     backoff: Micros,
     until: Micros,
-    /// Number of connections that all slots had made: when there are more, the back-off is over.
+    /// Number of connections that all slots had made before the attempt: if it is higher now, the back-off is over.
     connection_count: u64,
 }
 
@@ -185,7 +185,7 @@ impl Connections {
         }
     }
 
-    /// Closes connections that were opened before the broken one failed: they are most likely broken too.
+    /// Closes connections that were opened before the broken connection failed: they are most likely broken too.
     #[cold]
     fn drop_older(&self, broken: &Arc<LiveConnection>) {
         for slot in &self.slots {
@@ -270,7 +270,7 @@ impl ConnectionSlot {
         }
         let count_before = self.connection_count.load(Ordering::Relaxed);
         let connected = match self.connect().await {
-            // Another slot has connected meanwhile: the address was out of date.
+            // Another slot has connected meanwhile, so the address that this slot used was out of date.
             Err(_) if self.connection_count.load(Ordering::Relaxed) != count_before => self.connect().await,
             connected => connected,
         };
@@ -357,7 +357,7 @@ async fn run_health_checks(slot: Weak<ConnectionSlot>, connection: Arc<LiveConne
     }
 }
 
-/// Returns the run id of the server; an empty one for a proxy, or if the user may not read it.
+/// Returns the run id of the server; an empty text for a proxy, or if the Redis user may not read the run id.
 async fn run_id(connection: &mut MultiplexedConnection) -> RedisResult<String> {
     match redis::cmd("INFO").arg("server").query_async::<Value>(connection).await {
         Ok(info) => {

@@ -1,6 +1,6 @@
 //! Epochs of a server: a server with a new run id has restarted or was replaced, so its data may be different.
 //!
-//! Failover writes lost counts back and blocks decisions until then, with `hold` and `acknowledge`.
+//! Failover uses `hold` to block decisions until lost counts are written back, and `acknowledge` to allow them again.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -52,7 +52,7 @@ impl Epochs {
         self.run_id.lock().clone()
     }
 
-    /// Starts a new epoch though the process is the same: the data is not the data that counted before, as on a
+    /// Starts a new epoch although the run id is the same: the data is not the data that counted before, as on a
     /// replica that was promoted.
     pub(super) fn advance(&self) {
         let _lock = self.run_id.lock();

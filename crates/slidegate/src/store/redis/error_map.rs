@@ -67,7 +67,7 @@ pub(super) fn explain(error: &RedisError, address: &str) -> Error {
     if error.is_io_error() {
         return Error::store(Fault::Lost, format!("the connection to Redis at {address} broke: {error}"));
     }
-    // The server aborts a transaction because it did not accept one of the commands.
+    // If the server aborted a transaction because it rejected a command, the error of that command is explained.
     if let Some(reason) = abort_reason(error) {
         return explain(&reason, address);
     }
@@ -95,7 +95,8 @@ pub(super) fn explain(error: &RedisError, address: &str) -> Error {
     }
 }
 
-/// Returns the error of the first command that the server did not accept, if that is why it aborted a transaction.
+/// Returns the error of the first command that the server did not accept, if the server aborted a transaction for that
+/// reason.
 fn abort_reason(error: &RedisError) -> Option<RedisError> {
     let aborted = ErrorKind::Server(ServerErrorKind::ExecAbort);
     if error.kind() != aborted {
@@ -118,8 +119,8 @@ pub(super) enum Redirect {
     Down,
 }
 
-/// Returns the redirect in a reply. An error of a call inside a script may contain the same words; only a whole reply
-/// means that nothing was done.
+/// Returns the redirect in a reply. An error of a call inside a script may contain the same words, but only if the
+/// whole reply is a redirect, the node did nothing.
 pub(super) fn redirect(error: &RedisError) -> Option<Redirect> {
     let to = || error.redirect_node().map(|(address, _)| address.to_owned()).unwrap_or_default();
     match error.kind() {

@@ -14,7 +14,7 @@ use crate::Error;
 /// Approximate number of entries that are kept: enough for a few seconds of hundreds of processes.
 const MAX_ENTRIES: usize = 2_000;
 
-/// Approximate number of broadcasts that are kept, and the most that are read at once: five seconds of 200 processes.
+/// Approximate number of broadcasts that are kept, and the maximum that one call reads: five seconds of 200 processes.
 const MAX_BROADCASTS: usize = 1_000;
 
 /// Time that the stream is kept after its last entry.
@@ -91,7 +91,8 @@ impl RedisStore {
         Ok(entries.into_iter().filter_map(|(_, fields)| read_message(fields)).collect())
     }
 
-    /// Adds a message to a stream of about `most` entries, renews the expiry of the stream, and returns the id of the entry.
+    /// Adds a message to a stream of about `most` entries, renews the expiry of the stream, and returns the id of the
+    /// entry.
     ///
     /// The first entry and its expiry are one transaction: a node that fails between the two would leave a stream that never
     /// expires. Later entries are added by a single command, because only single commands follow redirects in a cluster.

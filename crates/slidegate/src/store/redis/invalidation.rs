@@ -26,7 +26,7 @@ const TOPOLOGY_INTERVAL: Duration = Duration::from_millis(250);
 /// Delay before a lost connection is reopened.
 const RECONNECT_DELAY: Duration = Duration::from_millis(100);
 
-/// Prefix of a message about a key that was reset; no key begins with it.
+/// Prefix of a message about a key that was reset; no key begins with this character.
 pub(super) const RESET: char = '!';
 
 impl RedisStore {
@@ -41,7 +41,7 @@ impl RedisStore {
     }
 }
 
-/// Keeps a subscription on every server, as servers come and go.
+/// Keeps a subscription on every server of the store, also if the servers change.
 async fn follow_servers(store: Weak<Inner>, listener: Weak<dyn Listener>) {
     let mut subscriptions: HashMap<ServerId, AbortHandle> = HashMap::new();
     while let Some(inner) = store.upgrade()

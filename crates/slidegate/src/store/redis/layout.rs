@@ -17,12 +17,12 @@ pub(super) struct Names {
 pub(super) enum Kind {
     Zset,
     Packed,
-    /// Header without entries, with the number of the kind.
+    /// Sorted set with a header and no entries; the number is the kind of counter in the scripts.
     Counter(u8),
 }
 
-/// Keys in Redis that hold data of one rate limit key. The two encodings of a window share nothing, so that a rule
-/// which changes from one to the other and back finds its notes.
+/// Keys in Redis that hold data of one rate limit key. The two encodings of a window have no keys in common, so a rule
+/// that changes its encoding and later changes it back still finds its notes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum KeyPart {
     Main,
@@ -68,8 +68,8 @@ impl Kind {
         }
     }
 
-    /// Returns the part that counts, and the part for notes if that is separate. A log that starts anew deletes its
-    /// notes, so every call on a log names them. A sorted set itself records whether it has notes.
+    /// Returns the part that counts, and the part for notes if it is separate and needed. A log that starts anew
+    /// deletes its notes, so every call on a log names the notes key. A sorted set itself records whether it has notes.
     pub(super) fn parts(self, notes: bool) -> (KeyPart, Option<KeyPart>) {
         match self {
             Kind::Zset => (KeyPart::Main, notes.then_some(KeyPart::Notes)),
@@ -94,8 +94,8 @@ impl Names {
         KeyPart::COUNTED.map(|part| self.name(key, part))
     }
 
-    /// Name of the key with one part of the data of `key`. The braces put all parts into one slot of a cluster: the braces of
-    /// its tag, or else braces around all of it.
+    /// Name of the Redis key with one part of the data of `key`. Braces put all parts into one slot of a cluster: the
+    /// braces of the tag, or braces around the whole `key` if it has no tag.
     pub(super) fn name(&self, key: &Key, part: KeyPart) -> String {
         let (prefix, suffix) = (&self.prefix, part.suffix());
         match key.tag() {
@@ -109,7 +109,7 @@ impl Names {
         format!("{}:freed", self.prefix)
     }
 
-    /// Name of a text that all processes read.
+    /// Name of the Redis key of a text that all processes read.
     pub(super) fn shared(&self, name: &str) -> String {
         format!("{}:{{{name}}}:shared", self.prefix)
     }
@@ -155,7 +155,7 @@ pub(super) fn quota_tag(quota: &Quota) -> String {
     }
 }
 
-/// Parses a quota tag. The limit of a window is not part of it.
+/// Parses a quota tag. The quota tag of a window does not contain the limit.
 pub(super) fn quota_of(quota_tag: &str) -> Option<Quota> {
     let (name, numbers) = quota_tag.split_once(' ')?;
     let numbers: Vec<u64> = numbers.split(' ').map(str::parse).collect::<Result<_, _>>().ok()?;
@@ -183,7 +183,8 @@ pub(super) fn modulus(quota: &Quota) -> u64 {
     modulus
 }
 
-/// First number of admissions of requests with an id: see [`id_digits`]. Other numbers of the store are smaller.
+/// Lowest number of admissions of requests with an id: see [`id_digits`]. Numbers of requests without an id are
+/// smaller.
 pub(crate) const FIRST_ID_SEQ: u64 = 1_000_000_000_000_000_000;
 
 /// Name of the note that a request was admitted.
@@ -197,8 +198,8 @@ pub(super) fn id_note_of(seq: u64) -> String {
     if k == 0 { format!("id:{digits}") } else { format!("id:{digits}/{k}") }
 }
 
-/// Seventeen digits that are derived from a request, for the notes and the numbers of its admissions. Two more digits
-/// count how often the request was admitted again in one instant.
+/// Seventeen digits that are derived from the id and the cost of a request, for the notes and the numbers of its
+/// admissions. A number has two more digits, which count how often the request was admitted again in one instant.
 pub(super) fn id_digits(id: &RequestId, cost: u64) -> u64 {
     let digest = Sha256::digest(format!("id:{id}*{cost}").as_bytes());
     let number = digest.iter().take(8).fold(0u64, |number, &byte| number << 8 | u64::from(byte));

@@ -1,8 +1,8 @@
 //! Store that counts in Redis or Valkey, shared by all processes.
 //!
 //! One script admits a batch: it reads each key once, evaluates the requests in order by the server's own clock, and
-//! writes each key once. The script decides as [`evaluate`](crate::algorithm::evaluate()) does; the tests replay one
-//! against the other.
+//! writes each key once. The script decides as [`evaluate`](crate::algorithm::evaluate()) does; tests run the same
+//! requests through both and compare the results.
 //!
 //! - `lua/`: the script, in parts; [`script`] assembles them and [`codec`] encodes arguments and decodes replies
 //! - [`layout`]: the names of keys in Redis
@@ -132,10 +132,10 @@ impl RedisStore {
 }
 
 impl Store for RedisStore {
-    /// Evaluates a batch of more than `batch-size` requests in parts, one after the other, each at its own instant.
-    /// In a cluster the store evaluates requests in order slot by slot, and on several servers server by server, each
-    /// at its own instant. A request with keys in several slots or servers is admitted in one after the other, and
-    /// refunded if one of them denies.
+    /// Evaluates a batch of more than `batch-size` requests in parts, one after the other, each at its own instant. In
+    /// a cluster the store evaluates the requests of each slot in their order, and on several servers the requests of
+    /// each server; each slot or server has its own instant. A request with keys in several slots or servers is
+    /// admitted in one after the other, and refunded if one of them denies.
     async fn admit(&self, batch: &[Checks]) -> Result<BatchVerdicts, Error> {
         if self.inner.topology.is_one() {
             return self.inner.admit_in_shard(0, batch).await;
@@ -156,7 +156,7 @@ impl Store for RedisStore {
     }
 
     /// Makes more than `batch-size` settlements in parts, one after the other; the instant is that of the last part.
-    /// Returns [`Settled::Gone`] for numbers that the store has not given out, and for attempts.
+    /// Returns [`Settled::Gone`] for admission numbers that the store has not given out, and for attempts.
     async fn settle(&self, settlements: &[Settlement]) -> Result<Receipt, Error> {
         let is_ours = |settlement: &&Settlement| settlement.entry.seq < FIRST_RESTORED_SEQ;
         if settlements.iter().all(|settlement| is_ours(&settlement)) {
@@ -173,8 +173,8 @@ impl Store for RedisStore {
     }
 
     /// Gives back the entries of one instant in one step, as if they were one admission with the number of the first
-    /// entry. This leaves only one note. If a reset has deleted that first admission, it has deleted most of the
-    /// entries, so none is given back.
+    /// entry. This leaves only one note. If a reset has deleted that first admission, it has deleted most of the other
+    /// entries too, so none of the entries is given back.
     async fn give_back(&self, key: &Key, entries: &[Entry]) -> Result<(), Error> {
         if self.inner.mode != RedisMode::Script {
             return give_back_singly(self, key, entries).await;
@@ -204,7 +204,7 @@ impl Store for RedisStore {
         let shard = topology.shard_of(key, names);
         let all = names.all(key);
         let (mut removed, mut failed) = (0, None);
-        // While a slot moves, a command for several keys may find some on this node and some on another.
+        // While a slot of a cluster moves, some of the keys may be on this node and some on another.
         for some in all.chunks(if topology.is_cluster() { 1 } else { all.len() }) {
             let mut command = redis::cmd("UNLINK");
             command.arg(some);
@@ -214,10 +214,10 @@ impl Store for RedisStore {
                 Err(error) => failed = Some(error),
             }
         }
-        // Published also if only some of the keys were removed.
+        // The message is published also if only some of the keys were removed.
         let mut command = redis::cmd("PUBLISH");
         command.arg(names.freed_channel()).arg(format!("{RESET}{key}"));
-        // If this user may not publish, other nodes may deny until their cached denials expire.
+        // If the Redis user may not publish, other nodes may deny until their cached denials expire.
         let _ = topology.call(shard, Purpose::Decide, Call::Command(&command)).await;
         failed.map_or(Ok(removed > 0), Err)
     }
@@ -297,7 +297,7 @@ impl Inner {
         Ok(receipt)
     }
 
-    /// Sends a settlement until its key has few enough expired entries: each call removes some.
+    /// Repeats a settlement until few enough expired entries are left in its key: each call removes some of them.
     #[cold]
     async fn settle_again(&self, shard: ShardId, settlement: &Settlement) -> Result<Settled, Error> {
         for _ in 0..SETTLE_ROUNDS {
@@ -309,7 +309,8 @@ impl Inner {
         Err(too_many_expired())
     }
 
-    /// Calls the script that settles. Returns its instant, and no outcome for a key with too many expired entries.
+    /// Calls the script that settles. Returns the instant of the call; the outcome is none if the key has too many
+    /// expired entries.
     async fn settle_once(
         &self,
         shard: ShardId,

@@ -30,15 +30,15 @@ crate::words! {
     }
 }
 
-/// Servers that count, and which keys each of them has.
+/// Servers that store counts, and the distribution of keys to them.
 ///
 /// A url is `redis://[user:password@]host:port[/db]`; `rediss://` for TLS; `redis+unix:///path` for a socket.
 #[derive(Clone, PartialEq, Eq)]
 pub enum RedisTopology {
     /// One server has every key.
     One(String),
-    /// Redis Cluster: these are some of its nodes. At least one of them must answer, to report the others. Users,
-    /// passwords and TLS are taken from the first, also for nodes that are not named.
+    /// Redis Cluster: these are some of its nodes. At least one of them must answer, to report the other nodes. A node
+    /// that is not named here gets the user, password and TLS setting of the first url.
     Cluster(Vec<String>),
     /// Independent servers. Each key is on one of them. An added server takes only its share of the keys, and a lost
     /// server affects only its own keys.
@@ -64,14 +64,14 @@ pub struct RedisSentinel {
 /// deployments.
 #[derive(Clone)]
 pub struct RedisOptions {
-    /// Servers that count.
+    /// Servers that store counts.
     pub topology: RedisTopology,
     /// Password that can change while the store runs. It replaces the password in the urls; with sentinels, it replaces
     /// the password of the primary.
     pub password: Option<RedisPassword>,
     /// Certificates, for `rediss://`.
     pub tls: RedisTls,
-    /// Number of shared connections per server. More than a few help only when one is saturated.
+    /// Number of shared connections per server. More than a few help only when one connection is saturated.
     pub connections: usize,
     /// Timeout of an attempt to connect.
     pub connect_timeout: Duration,
@@ -97,8 +97,8 @@ pub struct RedisOptions {
     pub prefix: String,
 }
 
-/// Password that can change while a store runs. New connections use the newest one; open connections stay as they are, because
-/// Redis does not ask again. Clones share the password.
+/// Password that can change while a store runs. New connections use the newest password; open connections stay open,
+/// because Redis checks the password only once per connection. Clones share the password.
 #[derive(Clone)]
 pub struct RedisPassword(Arc<ArcSwap<String>>);
 
@@ -300,8 +300,8 @@ impl Expiry {
         self.min.max(quota.horizon().plus(self.buffer))
     }
 
-    /// The first write in each period of this length sets the expiry; the remaining time is then enough for every
-    /// other write of the period.
+    /// Length of a period. The first write in each period sets the expiry of the key, late enough for every other write
+    /// of the period.
     pub(super) fn period(self, quota: &Quota) -> Micros {
         let least = quota.horizon().plus(Micros::new(self.buffer.get() / 2));
         self.ttl(quota).since(least).max(Micros::new(1))

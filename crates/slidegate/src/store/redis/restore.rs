@@ -21,7 +21,7 @@ impl RemoteStore for RedisStore {
         topology.server_of(topology.shard_of(key, names))
     }
 
-    /// For a cluster, once its slot map is read, these are its primaries and nodes that are about to be primaries.
+    /// For a cluster whose slot map was read, returns its primaries and the nodes that are about to become primaries.
     fn servers(&self) -> Vec<ServerId> {
         self.inner.topology.known_servers()
     }
@@ -72,7 +72,7 @@ impl RemoteStore for RedisStore {
         let nodes = self.presence_key(server);
         let ttl = MIN_PRESENCE_TTL.max(Micros::new(heartbeat.get().saturating_mul(10)));
         let mut pipeline = Pipeline::new();
-        // A transaction, so that a failure leaves no hash that never expires.
+        // HSET and PEXPIRE are one transaction, so that a failure between them leaves no hash that never expires.
         pipeline.atomic().cmd("HSET").arg(&nodes).arg(node).arg(message).ignore();
         pipeline.cmd("PEXPIRE").arg(&nodes).arg(ttl.ceil_millis()).ignore();
         pipeline.cmd("TIME").cmd("HGETALL").arg(&nodes);

@@ -56,7 +56,7 @@ impl Parts {
         }
     }
 
-    /// Adds the fast path: for runs of equal requests, each on a key of its own. One run on a log, or any number of
+    /// Adds the fast path, for runs of equal requests, each run on a key of its own: one run on a log, or any number of
     /// runs on sorted sets.
     pub(super) fn add_fast_path(&mut self, kind: Kind) {
         self.0 |= Parts::FAST_PATH.0 | Parts::of(kind);
@@ -118,8 +118,8 @@ impl Arguments {
     }
 }
 
-/// First lines of a script on Redis 6.2, which lets a script write anything once it has written something, also when
-/// its memory is full. So the script first makes a write that changes nothing, and ends if Redis denies it.
+/// First lines of a script on Redis 6.2. If its memory is full, Redis 6.2 denies only the first write of a script. So
+/// the script first makes a write that changes nothing, and ends if Redis denies that write.
 const PROBE: &str = "\
 local probe = redis.pcall('ZADD', KEYS[1], 'XX', '0', 'probe')
 if type(probe) == 'table' and probe.err and string.find(probe.err, 'OOM', 1, true) then return probe end
@@ -127,7 +127,7 @@ if type(probe) == 'table' and probe.err and string.find(probe.err, 'OOM', 1, tru
 
 /// One script in two forms.
 pub(super) struct PreparedScript {
-    /// With the shebang of Redis 7, which denies the whole script when its memory is full, before anything is written.
+    /// With the shebang of Redis 7. If its memory is full, Redis 7 denies the whole script, before anything is written.
     with_shebang: ScriptForm,
     without_shebang: ScriptForm,
 }

@@ -19,7 +19,7 @@ const MAX_IDLE: usize = 64;
 pub(super) struct Server {
     pub(super) connections: Connections,
     pub(super) epochs: Arc<Epochs>,
-    /// The server does not support the shebang: Redis 6.2.
+    /// True if the server does not support the shebang line of a script, such as Redis 6.2.
     without_shebang: AtomicBool,
     /// Idle connections for transactions: each transaction uses one exclusively.
     idle: Mutex<Vec<ServerConnection>>,
@@ -36,7 +36,7 @@ pub(super) enum Call<'a> {
 /// Reason why a call was not answered.
 pub(super) enum CallError {
     /// The node did nothing: the caller must call another node of the cluster, or this node later. The error is for
-    /// callers that cannot do so.
+    /// callers that cannot follow the redirect.
     Redirected(Redirect, Error),
     Failed(Error),
 }
@@ -82,7 +82,7 @@ impl Server {
         })
     }
 
-    /// Runs a script by its digest. If the server does not know it, sends the text on the same connection.
+    /// Runs a script by its digest. If the server does not know the digest, sends the text on the same connection.
     async fn run(
         &self,
         connection: &mut PooledConnection<'_>,
@@ -126,7 +126,7 @@ impl Server {
         }
     }
 
-    /// Closes the idle connections: if one connection is broken, these most likely are too.
+    /// Closes the idle connections: if one connection is broken, the idle connections most likely are too.
     pub(super) fn drop_idle(&self) {
         self.idle.lock().clear();
     }

@@ -1,8 +1,8 @@
 //! Batches that go to several shards.
 //!
-//! Requests of one shard go there together, in their order, and the shards are called concurrently. A request over
-//! several shards is split: see [`multi_shard`]. It waits for earlier requests that share one of its keys, and later
-//! ones wait for it.
+//! Requests of one shard are sent together, in their order, and the shards are called concurrently. A request over
+//! several shards is split: see [`multi_shard`]. Such a request waits for earlier requests that share one of its keys,
+//! and later requests that share one of its keys wait for it.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -69,8 +69,8 @@ impl Inner {
         results.into_iter().map(|verdicts| verdicts.ok_or_else(bad_reply)).collect()
     }
 
-    /// Gives back permits that other shards admitted before one failed: the caller gets the error and cannot use
-    /// them.
+    /// Gives back permits that some shards admitted before another shard failed: the caller gets the error and cannot
+    /// use the permits.
     fn give_back_all(self: &Arc<Self>, batch: &[Checks], results: &[Option<Verdicts>]) {
         let settlements: Vec<Settlement> = batch
             .iter()
@@ -122,7 +122,7 @@ impl Inner {
 
     fn waves(&self, batch: &[Checks]) -> Vec<Wave> {
         let mut waves = vec![Wave::default()];
-        // Keys of this wave, and the keys of its requests over several shards.
+        // Keys of all requests in the current wave, and keys of its requests over several shards.
         let (mut keys, mut cross_shard): (HashSet<&Key>, HashSet<&Key>) = Default::default();
         for (i, checks) in batch.iter().enumerate() {
             let parts = multi_shard::split(checks, |check| self.shard_of(check));

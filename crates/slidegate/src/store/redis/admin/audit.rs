@@ -17,7 +17,7 @@ impl RedisStore {
     /// if nothing is stored, or more than [`MAX_AUDITED`] entries. With `repair`, the same step also repairs the
     /// differences that can be repaired, and no decision is made in between.
     ///
-    /// With a `limit`, which for a bucket is its burst, the audit also reports if more permits count than that. A rule
+    /// If `limit` is given (the burst of a bucket), the audit also reports if more permits count than the limit. A rule
     /// that counts attempts keeps no more than its limit. Fixed windows and buckets have no entries, only a total,
     /// which cannot be counted again: only their expiry and their quota tag are checked. If a rule has changed its
     /// encoding and both counts are still stored, both are checked; the returned numbers are those of the encoding that

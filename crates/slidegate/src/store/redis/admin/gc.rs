@@ -26,7 +26,7 @@ pub struct GcReport {
     pub dropped: u64,
     /// Keys that had no expiry, and got one.
     pub expiries: u64,
-    /// Bytes that this freed, as `MEMORY USAGE` estimates them.
+    /// Bytes that the step freed, as `MEMORY USAGE` estimates them.
     pub freed_bytes: u64,
     /// Keys with names like those of Slidegate that hold other data. They are left alone.
     pub foreign: u64,
@@ -67,8 +67,8 @@ impl RedisStore {
 }
 
 impl Inner {
-    /// Collects one key. A call trims a bounded number of entries, so a large key takes several. `reported` are the
-    /// parts to report if they are foreign.
+    /// Collects one key. A call trims a bounded number of entries, so a large key takes several calls. `reported` is
+    /// the bit mask of the parts to report if they are foreign.
     async fn collect_key(&self, key: Key, mut reported: u64) -> Result<Vec<GcReply>, Error> {
         let shard = self.topology.shard_of(&key, &self.names);
         let mut replies = Vec::new();
@@ -84,7 +84,7 @@ impl Inner {
                 return Ok(replies);
             }
             if reply.rest == GcRest::Entries {
-                // Foreign keys are counted once.
+                // Later calls for this key must not report its foreign parts again.
                 reported = 0;
             }
         }

@@ -21,7 +21,7 @@ type Members = Vec<(String, f64)>;
 /// Members that one command reads.
 const PAGE: usize = 10_000;
 
-/// Records in each of a packed log's two buffers, and the mark it starts with.
+/// Maximum number of records in the front and in the recent part of a packed log; the mark at the start of the log.
 const BUFFER: usize = 16;
 const MARK: &[u8] = b"sgp1";
 
@@ -34,7 +34,7 @@ pub struct KeyPage {
     pub next: Option<u64>,
 }
 
-/// Version and settings of a server that matter here.
+/// Version of a server, and problems with its settings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerReport {
     /// Version, such as `7.0.15`.
@@ -45,10 +45,10 @@ pub struct ServerReport {
 
 impl RedisStore {
     /// Returns a page of the stored keys, from `cursor`, which is 0 at first. Looks at about `count` keys of one
-    /// server, of which all may be foreign.
+    /// server. All of these may be foreign, and then the page is empty.
     pub async fn keys(&self, cursor: u64, count: usize) -> Result<KeyPage, Error> {
         let found = self.inner.scan(cursor, count).await?;
-        // Notes alone count nothing, and with them a key would be listed twice.
+        // Notes are left out: they count nothing, and with them a key would be listed twice.
         let counts = |part: &KeyPart| matches!(part, KeyPart::Main | KeyPart::Log);
         let mut keys: Vec<Key> =
             found.parts.into_iter().filter_map(|(key, part)| counts(&part).then_some(key)).collect();
@@ -134,7 +134,7 @@ pub(crate) struct ScanPage {
     pub(crate) next: Option<u64>,
 }
 
-/// Bits of a cursor that Redis has set; the other bits hold the number of the server.
+/// Number of low bits of a cursor, which hold the cursor of Redis; the high bits hold the number of the server.
 const CURSOR_BITS: u32 = 52;
 
 fn split_cursor(cursor: u64) -> (u64, u64) {
@@ -160,7 +160,7 @@ impl Inner {
         let Some(&at) = servers.iter().find(|server| u64::from(server.0) >= number) else {
             return Ok(ScanPage::default());
         };
-        // A server that is gone meanwhile is skipped.
+        // If the server of the cursor is gone meanwhile, the scan goes on at the start of the next server.
         let cursor = if u64::from(at.0) == number { cursor } else { 0 };
         let mut command = redis::cmd("SCAN");
         command.arg(cursor).arg("MATCH").arg(names.pattern()).arg("COUNT").arg(count.clamp(1, 10_000));
@@ -233,7 +233,7 @@ impl Inner {
         convert(self.topology.call(shard, Purpose::Maintain, Call::Command(command)).await?)
     }
 
-    /// Sends a command about the value of that name, which all processes share, and converts the reply.
+    /// Sends a command about the shared value `name`, which all processes use, and converts the reply.
     pub(in crate::store::redis) async fn query_shared<T: FromRedisValue>(
         &self,
         name: &str,
@@ -250,7 +250,7 @@ impl Inner {
         purpose: Purpose,
         call: Call<'_>,
     ) -> Result<Value, Error> {
-        // The key of a count with that name has the same slot.
+        // A rate limit key with that name has the same slot.
         let shard = self.topology.shard_of(&Key::printed(name), &self.names);
         self.topology.call(shard, purpose, call).await
     }

@@ -12,7 +12,7 @@ use crate::{Error, Fault};
 /// Keys that one SCAN reads.
 const PAGE: usize = 1_000;
 
-/// Foreign keys that are looked at for each wanted key of this deployment.
+/// Maximum number of foreign keys to look at for each wanted key of this deployment.
 const FOREIGN_PER_KEY: usize = 10;
 
 /// Concurrent `MEMORY USAGE` commands.
@@ -38,9 +38,9 @@ pub struct ServerMemory {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MemoryUsage {
-    /// Keys in Redis that are counts or notes: an estimate, unless all were looked at.
+    /// Keys in Redis that are counts or notes: an estimate, unless all keys of the servers were looked at.
     pub keys: u64,
-    /// Bytes of these keys, also an estimate unless all were looked at.
+    /// Bytes of the counts and notes: an estimate, unless all keys of the servers were looked at.
     pub bytes: u64,
     /// Keys that were measured.
     pub sampled: u64,
@@ -87,9 +87,9 @@ impl RedisStore {
         Ok(all)
     }
 
-    /// Estimates how many keys belong to this deployment and how many bytes they take, by rule, from up to `sample`
-    /// of the keys that `SCAN` returns first. Looks at no more than ten times as many foreign keys, plus a thousand;
-    /// so if keys of this deployment are few among many it may find none, and reports none.
+    /// Estimates how many keys belong to this deployment and how many bytes they take, by rule, from up to `sample` of
+    /// the keys that `SCAN` returns first. Looks at no more than ten times as many foreign keys, plus a thousand. So if
+    /// nearly all keys are foreign, this may find and report no key of this deployment.
     pub async fn weigh(&self, sample: usize) -> Result<MemoryUsage, Error> {
         let servers = self.inner.topology.servers().await?;
         let each = sample.div_ceil(servers.len().max(1));

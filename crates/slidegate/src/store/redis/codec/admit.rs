@@ -20,9 +20,9 @@ pub(in crate::store::redis) struct Plan<'a> {
 
 /// Order of the replies.
 pub(super) enum Order {
-    /// Each reply is for one run of requests; the requests of a run of more than one are equal and have one check.
+    /// Each reply is for one run: several equal requests of one check, or a single request.
     Runs(Vec<Run>),
-    /// For each request, its run and its index there; for each run, its length and window.
+    /// For each request, the index of its run and its index in the run; for each run, its length and window.
     Grouped(Vec<(u32, u32)>, Vec<(u32, Micros)>),
 }
 
@@ -55,7 +55,7 @@ impl<'a> Plan<'a> {
         let mut lines = Lines::default();
         let mut keys = KeyIndexes::default();
         let (mut table, mut warm_ups, mut warming) = (Vec::new(), Vec::new(), Vec::new());
-        // Requests with ids first: if one of them names the notes key, all lines of that key do.
+        // Requests with ids come first: if one of them needs the notes key, all lines of that key name the notes key.
         let with_ids = batch.iter().filter(|checks| checks.id().is_some());
         let ordered = with_ids.chain(batch.iter().filter(|checks| checks.id().is_none()));
         for (checks, check) in
@@ -115,7 +115,7 @@ impl<'a> Plan<'a> {
         Plan { arguments, parts, batch, order: Order::Runs(runs), warming }
     }
 
-    /// Encodes the most common batch: one request, or several equal ones, of one check. Needs no lookups.
+    /// Encodes the most common batch: one request, or several equal ones, of one check. Needs no hash maps.
     fn for_one_run(batch: &'a [Checks], names: &Names, expiry: Expiry) -> Option<Self> {
         let check = single_check(batch.first()?)?;
         if batch.len() > 1
@@ -208,7 +208,7 @@ pub(super) fn line_key(check: &Check) -> LineKey<'_> {
     (&check.key, check.quota, check.encoding)
 }
 
-/// Adds the key that counts and the key for notes, and returns their indexes; 0 if the notes are not needed.
+/// Adds the key that counts and the key for notes, and returns their indexes; the index of unneeded notes is 0.
 pub(super) fn add_keys(
     arguments: &mut Arguments,
     names: &Names,
@@ -249,7 +249,7 @@ pub(super) fn line_of(
     }
 }
 
-/// Returns true for a window of single admissions in a sorted set.
+/// Returns true if the check counts in a sorted set with an entry per instant, not per time slice.
 fn is_exact(check: &Check) -> bool {
     check.quota.algorithm().keeps_instants() && Kind::of(check) == Kind::Zset
 }
@@ -280,7 +280,7 @@ fn warm_up_line(line: u64, key: u64, warm_up: &WarmUp) -> WarmUpLine {
     }
 }
 
-/// Returns the only check of a request that a run can express: no id, no peek, no warm-up, and a cost that could fit.
+/// Returns the check of a request that a run can express: a single check whose cost could fit; no id, peek or warm-up.
 fn single_check(checks: &Checks) -> Option<&Check> {
     match checks.as_slice() {
         [check]
@@ -296,7 +296,7 @@ fn single_check(checks: &Checks) -> Option<&Check> {
     }
 }
 
-/// Returns true if equal requests of this check can be answered together: each reply follows from the reply before it.
+/// Returns true if equal requests of this check can be sent as one run: one reply then determines all their verdicts.
 fn is_repeatable(check: &Check) -> bool {
     check.quota.count() == Count::Admitted && !check.quota.algorithm().refills()
 }

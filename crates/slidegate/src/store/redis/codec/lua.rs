@@ -10,7 +10,7 @@
 //! | `local window = Line.at(text, offset)` | some fields of the record at that offset of a text, the first being 0 |
 //! | `RunReply.pack({ granted = 1, … })` | a record as text; every field must be given |
 //!
-//! `A.B.pack`, `A.B.at` and `A.B.SIZE` are about a record `A` and a record `B` after it.
+//! `A.B.pack`, `A.B.at` and `A.B.SIZE` treat a record `A` and the record `B` after it as one record.
 
 use super::record::{CODES, RECORDS};
 
@@ -52,7 +52,7 @@ fn fields(path: &str) -> Option<Vec<&'static str>> {
     Some(path.split('.').map(|name| find(RECORDS, name)).collect::<Option<Vec<_>>>()?.concat())
 }
 
-/// Expands one use of a record, whose arguments are at the start of `after`. Returns the text after them.
+/// Expands one use of a record; `after` starts with its arguments. Returns the text after the arguments.
 fn expand_record<'t>(
     method: &str,
     fields: &[&str],
@@ -108,8 +108,8 @@ fn expand_record<'t>(
     Some(Ok(after))
 }
 
-/// Removes from the end of `out` the names that the value is assigned to. Returns a name for each field from the first
-/// to the last of them, and the index of the first.
+/// Removes the names of an assignment from the end of `out`. Returns a name for each field from the first assigned
+/// field to the last, and the index of the first.
 fn pop_names(out: &mut String, fields: &[&str]) -> Option<(Vec<String>, usize)> {
     let (start, is_local) = assigned(out)?;
     let text = out.split_off(start);
@@ -188,7 +188,7 @@ mod tests {
                 expand(&format!("\n  {last} = {name}.at(raw, 4)\n")).unwrap(),
                 format!("\n  {last} = struct_unpack('<d', raw, 4 + {start})\n")
             );
-            // In any order, the values are packed in the order of the fields.
+            // Values given in any order are packed in the order of the fields.
             let values: Vec<String> =
                 fields.iter().rev().map(|field| format!("{field} = f({field}, 1)")).collect();
             let packed: Vec<String> = fields.iter().map(|field| format!("f({field}, 1)")).collect();

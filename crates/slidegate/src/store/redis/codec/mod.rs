@@ -1,6 +1,7 @@
 //! Wire format of the scripts: encodes requests as arguments, and decodes replies to verdicts.
 //!
-//! [`record`] declares what goes to a script and comes back. [`lua`] puts the same declarations into the Lua parts.
+//! [`record`] declares the records that scripts receive and return. [`lua`] puts the same declarations into the Lua
+//! parts.
 
 mod admit;
 pub(super) mod lua;

@@ -1,5 +1,5 @@
-//! Records that go to a script and come back, and records in a packed log. Each is declared here, once, and both Rust
-//! and Lua use its names: see [`lua`](super::lua).
+//! Records in script arguments, script replies and packed logs. Each record is declared here, once, and both Rust and
+//! Lua use its names: see [`lua`](super::lua).
 //!
 //! A record is a sequence of little-endian doubles. Every number is a whole number that a double holds exactly.
 
@@ -164,22 +164,23 @@ codes! {
     /// may sum up.
     SettledCode { Done, Already, Gone, Unfinished }
 
-    /// Form of the reply to an audit of one key in Redis: nothing follows for a key that is missing or too large, or
-    /// [`AuditReply`] or [`ForeignReply`].
+    /// Form of the reply to an audit of one key in Redis. Nothing follows `Missing`, which is also the reply for a key
+    /// that is too large. [`AuditReply`] follows `Counted`, and [`ForeignReply`] follows `Foreign`.
     AuditForm { Missing, Counted, Foreign }
 
     /// Work of a garbage collection that is left for another call: none, entries to trim, or also keys to look at.
     GcRest { Done, Entries, Keys }
 }
 
-// Keys are indexes in KEYS; texts are indexes in ARGV: quota tag, digits, channel, seq, name, node, run and batch. An index
-// of 0 stands for nothing.
+// Keys are indexes in KEYS; texts are indexes in ARGV: quota tag, digits, channel, seq, name, node, run and batch. The
+// index 0 means that there is no key or text.
 records! {
     /// Start of a plan for `lua/admit.lua`. The lines follow, then the warm-ups, then the requests.
     Batch { line_count: u64, warm_up_count: u64, request_count: u64 }
 
-    /// A key and the quota it is evaluated by. It has notes if they are in a separate key and needed. A slice is the length
-    /// of a time slice. A microsecond adds `rate` units to a bucket, and a permit is `per` units. Other algorithms have 0.
+    /// A key and the quota with which it is evaluated. `notes` is 0 unless the notes are needed and in a separate key.
+    /// `slice` is the length of a time slice. A microsecond adds `rate` units to a bucket, and a permit is `per` units.
+    /// Fields that do not apply to the algorithm are 0.
     Line {
         key: u64, notes: u64, kind: u64, quota_tag: u64, attempts: bool, slice: Micros, rate: u64, per: u64,
         horizon: Micros, window: Micros, capacity: u64, period: Micros, ttl: Micros, modulus: u64,
@@ -263,13 +264,13 @@ records! {
         repaired: bool,
     }
 
-    /// Plan for `lua/gc.lua`, after the expiry settings: the sum of 1, 2, 4 and 8 for KEYS to report if they are foreign.
+    /// Plan for `lua/gc.lua`, after the expiry settings: bit mask (1, 2, 4, 8) of the KEYS to report if foreign.
     GcHead { reported: u64 }
 
     GcReply { trimmed: u64, dropped: u64, expiries: u64, freed: u64, foreign: u64, rest: GcRest }
 
-    /// Start of a packed log in Redis, after its mark: bytes of a record, capacity of the ring in records, index of the
-    /// first record in it, records in it, window, end of the front. See `lua/packed.lua`.
+    /// Start of a packed log in Redis, after its mark: bytes per record, capacity of the ring in records, index of the
+    /// first record in the ring, number of records in the ring, window, end of the front. See `lua/packed.lua`.
     LogShape { width: u64, room: u64, head: u64, size: u64, log_window: Micros, to: u64 }
 
     /// Fields of a packed log that every admission changes, after the [`LogShape`]: permits in use, newest instant that

@@ -39,7 +39,7 @@ pub(in crate::store::redis) fn restore_plan(
     arguments
 }
 
-/// Id of a batch, the same for the same lines, so that the script recognizes one that is sent again.
+/// Id of a batch, the same for the same lines, so that the script recognizes a batch that is sent again.
 fn batch_id(writer: Writer<'_>, lines: &[&RestoreLine]) -> String {
     use std::hash::{DefaultHasher, Hash, Hasher};
     let mut hasher = DefaultHasher::new();

@@ -34,7 +34,7 @@ pub(in crate::store::redis) fn settlement_plan(
     arguments
 }
 
-/// Decodes the instant and the outcomes of settlements; none for those to send again.
+/// Decodes the instant and the outcomes of settlements; the outcome is none if the settlement must be sent again.
 pub(in crate::store::redis) fn decode_settled(
     reply: Value,
     expected: usize,

@@ -113,7 +113,7 @@ fn decode_equal<'c>(
     Ok(())
 }
 
-/// Reads the reply to a run of this many requests of one window.
+/// Reads the reply to a run of `times` requests on one key; `window` is the window of their quota.
 fn take_run(numbers: &mut Numbers, at: Micros, times: u64, window: Micros) -> Result<RunReply, Error> {
     let RunHead { form } = numbers.take()?;
     let reply = match form {
@@ -177,7 +177,7 @@ fn check_verdict(checks: &Checks, check: &Check, reply: CheckReply) -> Verdict {
     Verdict { outcome, entry, ..denied(check, used, retry_after, reset_after, lower_bound) }
 }
 
-/// Returns the number of an admission. An attempt is not settled, so it has none.
+/// Returns the number of an admission; `NEVER_SETTLED` for an attempt, which cannot be settled.
 fn seq_or_never(check: &Check, seq: u64) -> u64 {
     if check.quota.count() == Count::Attempts { NEVER_SETTLED } else { seq }
 }

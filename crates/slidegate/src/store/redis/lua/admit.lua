@@ -3,9 +3,9 @@
 --
 -- plan   `Batch`; each `Line`; each `WarmUpLine` (see warm.lua); for each request `RequestHead`, and then `Run`, or
 --        `Request` and each `RequestCheck`
--- reply  for a run `RunHead`, and then `RunReply` or `GrantedRun`; for each check of another request `CheckReply`
---        or the integer 1: nothing was decided, because more entries have expired than one call may sum up (see
---        prelude.lua)
+-- reply  for each run `RunHead`, and then `RunReply` or `GrantedRun`; for each check of any other request `CheckReply`;
+--        instead of all this, the integer 1 if nothing was decided, because more entries have expired than one call may
+--        sum up (see prelude.lua)
 
 local lines, states = {}, {}
 local line_count, warm_up_count, request_count = Batch.take()
@@ -13,7 +13,8 @@ for i = 1, line_count do lines[i] = take_line() end
 
 if warm then warm.read(lines, warm_up_count) end
 
--- Returns the state of a line's key. Another algorithm or window for the same key starts the count anew.
+-- Returns the state of a line's key. If the line has another algorithm or window than the stored count, the count
+-- starts anew.
 local function state(line)
   local cached = states[line.key]
   if cached then
@@ -30,8 +31,8 @@ local function wait(kind, s, line, cost)
   return kind.wait(s, line, cost)
 end
 
--- Loads all keys first, so that foreign data is found before anything is written. A key with two quotas is loaded
--- again when its turn comes, because the first quota changes what the second finds.
+-- Loads all keys first, so that foreign data is found before anything is written. A key with two quotas is loaded again
+-- when a request needs it, because evaluating the first quota changes the data that the second quota loads.
 local lines_of_key = {}
 for i = 1, #lines do
   local key = lines[i].key
@@ -48,17 +49,18 @@ for i = 1, #lines do
   end
 end
 if unfinished then return 1 end
--- Keys that were loaded only to find foreign data are loaded again.
+-- Keys that were loaded only to find foreign data are loaded again later, with the full budget for removals.
 if reload then trims = TRIMS end
 
 local reply = { ReplyHead.pack({ at = now }) }
 
--- Returns the permits in use. Attempts that later calls must still forget do not count.
+-- Returns the permits in use, without the old attempts that `keep_newest` has left for later calls to forget.
 local function used_of(s)
   return s.most and s.used > s.most and s.most or s.used
 end
 
--- Counts `cost`, repeated `times` times. If attempts are counted, only the newest that fit into the limit are kept.
+-- Records `times` admissions of `cost` permits. If the quota counts attempts, keeps only the newest permits, as many as
+-- fit into the limit.
 local function record(kind, s, line, cost, times)
   if line.attempts then
     local most = line.full or line.capacity
@@ -148,7 +150,7 @@ for i = 1, request_count do
   end
 end
 
--- Counts that start anew are removed before anything is written.
+-- Counts that start anew are removed before anything is written, because a removal may end the call: see `is_here`.
 for _, cached in pairs(states) do
   local s = cached.state
   local writes = s.count > 0 or s.clipped or (s.gone or 0) > 0

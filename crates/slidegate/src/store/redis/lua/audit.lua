@@ -4,8 +4,8 @@
 -- plan   `AuditHead`
 -- reply  for the count and for the log: `AuditReplyHead`, and then `AuditReply`, `ForeignReply` or nothing
 --
--- Invariant: nothing may be decided between the check and the repair, which is why a script does both. Permits that
--- only expired since the last decision are not a discrepancy.
+-- Invariant: nothing may be decided between the check and the repair, which is why one script does both. Permits that
+-- have expired since the last decision are not a discrepancy.
 
 local repair, most = AuditHead.take()
 repair = repair == 1
@@ -15,8 +15,9 @@ local function plain(number)
   return number >= 0 and math.min(math.floor(number), MAX_TOTAL) or 0
 end
 
--- Returns the newest instant that counts, given the newest of the entries. If no entry is left, the stored instant is
--- correct if the last instant is at least a window later: the entry was then seen to expire.
+-- Returns the instant that the header must contain: `found`, the instant of the newest stored entry that counts. If no
+-- such entry is stored, the instant in the header is correct if the last instant is at least a window later, because
+-- the newest entry was then seen to expire.
 local function newest_of(found, stored, last, window)
   return found == 0 and last >= stored + window and stored or found
 end
@@ -38,7 +39,7 @@ local function audit_window(line, h)
   local last = line.slice == 0 and math.max(h.l, newest) or h.l
   local at = math.max(now, last)
   local cut, counted, gone, uniform_cost, wrong = at - line.window, 0, 0, nil, false
-  -- A quarter in `u` says that `m` holds the uniform cost; otherwise the cost is 1.
+  -- A quarter in `u` means that `m` is not 1 and must be read; otherwise every entry costs 1.
   local stated_cost = (h.u or 0) % 0.5 > 0 and h.m or 1
   for i, cost in ipairs(costs) do
     wrong = wrong or h.m > 0 and cost ~= h.m or stated_cost > 0 and cost ~= stated_cost
@@ -132,7 +133,7 @@ local function audit(key, expected)
     a = audit_part and audit_part(line, h)
   end
   local left = call('PTTL', key)
-  -- The clock is read after PTTL, so that a key that lives just long enough is not reported as too short-lived.
+  -- The clock is read after PTTL, so that a key that expires just late enough is not reported as expiring too early.
   local later = call('TIME')
   later = later[1] * 1000000 + later[2]
   local expires = left < 0 and 0 or math.max(plain(left * 1000), 1)

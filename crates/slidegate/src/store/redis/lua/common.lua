@@ -5,10 +5,10 @@ local MAX_TOTAL = 2251799813685247
 
 -- Makes a key expire at the instant `at`, which is after `now`.
 --
--- Invariant: this is the last access of a script to the key. Before Redis 7.2 the clock advances during a script, and
--- an expiry that has passed removes the key at once: a write after that would make an incomplete key. A pause before
--- this call does no harm, because the script passes the time that is left. A pause inside it removes a complete key,
--- which counts nothing any more.
+-- Invariant: a script does not access the key after this call. Before Redis 7.2 the clock advances while a script runs,
+-- and Redis removes the key as soon as the expiry has passed: a later write would create an incomplete key. A pause of
+-- the server before this call does no harm, because the script passes a duration, not an instant. If a pause during
+-- this call lets the expiry pass, Redis removes a complete key, whose permits no longer count.
 local function expire_at(key, at)
   call('PEXPIRE', key, format('%d', math.ceil((at - now) / 1000)))
 end
@@ -20,9 +20,9 @@ local function take_line()
   return line
 end
 
--- Returns the modulus of the instants in member names. The names are short, and unique for twice as long as an entry
--- counts. The time that a bucket takes to fill changes with its rate, and a concurrency permit may be extended, so
--- their instants are named in full.
+-- Returns the modulus of the instants in member names. It keeps the names short, and unique for twice as long as an
+-- entry counts. Names of counters and of concurrency permits contain the full instant: the time to fill of a bucket
+-- changes with its rate, and a concurrency permit may be extended.
 local function modulus_of(kind, horizon, is_concurrency)
   if kind > 2 or is_concurrency then return 2 ^ 52 end
   local modulus = 16
@@ -30,7 +30,7 @@ local function modulus_of(kind, horizon, is_concurrency)
   return modulus
 end
 
--- Fails with SGFOREIGN if the key holds data that Slidegate did not write, so the script leaves it alone.
+-- Fails with SGFOREIGN if the key holds data that Slidegate did not write, so that the script does not change the data.
 local function check_ours(key, stored)
   if stored and not string.find(stored, '^%l[%l-]+ %d') or not stored and call('EXISTS', key) == 1 then
     error('SGFOREIGN')

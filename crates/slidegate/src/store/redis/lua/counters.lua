@@ -5,18 +5,19 @@
 --   -used       u            permits in use; for a bucket, the units missing from it
 --   -number     n            number of the next admission
 --   -number     c            number of the first admission, which is the instant at which the key was created
---   -instant    g            admissions up to this instant no longer matter (bucket)
+--   -instant    g            for a bucket: admissions up to this instant no longer affect the level
 --   -instant    <quota tag>  when the counter last changed; the member is the algorithm and the quota
 --
--- A kind of counter also has: `algorithm`, its name in quota tags; `read_tag`, which sets the numbers of a line from
--- those of a quota tag and returns false if one is missing; `second`, the member of its second number, if it has one;
--- and `ends`, the instant at which a key with the header `h` is no longer needed.
+-- Each of these kinds also has: `algorithm`, the name of the kind in quota tags; `read_tag`, which sets the fields of a
+-- line from the numbers of a quota tag and returns false if a number is missing; `second`, the header member of the
+-- second number, if the kind has two; and `ends`, which returns the instant at which a key with the header `h` is no
+-- longer needed.
 --
 -- Invariant: a bucket counts in units. A microsecond adds `rate` units, and a permit is `per` units, so nothing is
 -- rounded. A settlement may put the bucket one capacity into debt: at most two capacities are missing, so the key
 -- lives for at most twice the time to fill.
 
--- Functions that parts with other counters use.
+-- Functions that sliding_counter.lua uses too.
 local counter
 
 do
@@ -81,13 +82,14 @@ do
     if second then add(-s[second], second) end
     call('ZADD', key, unpack(members))
     dropped[key] = nil
-    -- The first change in each period sets the expiry of the key; so does another quota, or more debt than usual.
+    -- The first change in each period sets the expiry of the key. So does a change of the quota, and a bucket that
+    -- needs longer than its horizon to fill.
     if s.stored ~= s.quota_tag or ttl > line.ttl or s.at - fmod(s.at, line.period) > s.pushed then
       expire_at(key, s.at + ttl)
     end
   end
 
-  -- Returns true if an admission with this number was made in this count.
+  -- Returns true if the admission with the number `seq` was made since the key was created.
   local function made_here(s, at, seq)
     return at >= s.c and (seq >= 1e18 or seq >= s.c and seq < s.n)
   end
@@ -156,7 +158,7 @@ do
   function fixed.restore(s, line, entries, by)
     local cost, newest = 0, entries[#entries].at
     if newest > s.at then
-      -- The admission is dated ahead, and may belong to the next window.
+      -- The newest admission is dated ahead of the state, and may belong to the next window.
       s.at, s.start = newest, newest - fmod(newest, line.window)
       s.cut = s.start - 1
       if s.last < s.start then s.used = 0 end
@@ -251,7 +253,8 @@ do
       local owes_more = s.missing > most_missing(burst, per)
       local whole, part = div_floor(burst * per - s.missing, per)
       local level = whole * line.per + scale(part, line.per, per)
-      -- A smaller bucket also owes at most its capacity.
+      -- After a change to a smaller burst, the bucket owes at most the new burst, unless it owed more than the old
+      -- burst before.
       local most = owes_more and MAX_TOTAL or most_missing(line.capacity, line.per)
       s.missing = math.min(math.max(full - level, 0), most)
       note_gone(s, line.horizon)
@@ -297,12 +300,12 @@ do
     return true
   end
 
-  -- Writes entries back: see restore.lua. The units that are missing are kept as permits, rounded up.
+  -- Writes entries back: see restore.lua. The missing units are written back as whole permits, rounded up.
   function bucket.restore(s, line, entries, by)
     local missing, last = 0, 0
-    -- Admissions as old as the time to fill may still be settled.
+    -- A new key accepts settlements of admissions that are as old as the time to fill.
     if s.fresh then s.c, s.g = s.at - line.horizon, s.at - line.horizon end
-    -- The refill is shared by all nodes.
+    -- All nodes share the refill, so only a part of the rate refills the admissions of this node.
     local rate = math.floor(line.rate / by.nodes)
     for _, entry in ipairs(entries) do
       missing = math.max(0, missing - (entry.at - last) * rate) + entry.cost * line.per

@@ -1,7 +1,7 @@
 
--- Fast path for one packed window, run before the rest of the script is set up: equal requests, with a clock that
--- moves forward, in a log that need not grow. If the fast path cannot answer, it leaves the requests to the rest of
--- the script and has then written nothing. packed.lua explains the stored layout.
+-- Fast path for one packed window: equal requests, with a clock that moves forward, in a log that need not grow. The
+-- fast path runs before the other parts of the script are defined. If it cannot answer, it leaves the requests to the
+-- rest of the script and has then written nothing. packed.lua explains the stored layout.
 --
 -- reply  as in fast_zset.lua
 
@@ -10,7 +10,7 @@ do
   local window, capacity, period, ttl, times, cost = Batch.Line.RequestHead.Run.at(plan, 0)
   local raw = call('GETRANGE', key, '0', '363')
   if #raw == 364 and times * cost <= 65535 then
-    -- The width and the window are enough here to tell a log from foreign data.
+    -- Comparing the width and the window is enough here to tell a log from foreign data.
     local width, room, head, size, log_window, to, used, newest, last, oldest, next_ordinal, from, recent =
       LogShape.LogCounts.at(raw, 4)
     local cut, supported = now - window, width == 8 and log_window == window and last < now
@@ -30,7 +30,7 @@ do
         end
         if supported then
           local time, record_cost = struct.unpack('>I6I2', front, base + from * 8)
-          -- A cost of 65535 may be stored in the notes.
+          -- 65535 may stand for a larger cost, which is then stored in the notes.
           supported = record_cost < 65535
           oldest = now - (now - time) % 281474976710656
           if oldest <= cut then gone, from = gone + record_cost, from + 1 end
@@ -86,7 +86,7 @@ do
                 width = width, room = room, head = head, size = size, log_window = window, to = to,
               }) .. counts .. newer)
             else
-              -- The counts are after the mark and the shape.
+              -- Byte 52 is the start of `LogCounts`, after the mark and `LogShape`.
               call('SETRANGE', key, '52', counts .. newer)
             end
             -- The expiry is set last: see `expire_at` in common.lua.

@@ -1,14 +1,14 @@
 
--- Fast path for exact windows, run before the rest of the script is set up: runs of equal requests, each run on a key
--- of its own, with a clock that moves forward. If the fast path cannot answer a run, it leaves the run to the rest of
--- the script and has then written nothing to that key. zset.lua explains the stored layout.
+-- Fast path for exact windows: runs of equal requests, each run on a key of its own, with a clock that moves forward.
+-- The fast path runs before the other parts of the script are defined. If it cannot answer a run, it leaves the run to
+-- the rest of the script and has then written nothing to that key. zset.lua explains the stored layout.
 --
--- reply  for a fully granted run `GrantedRun`: Rust derives the rest, because an entry recorded now expires after one
---        window
+-- reply  for a fully granted run `GrantedRun`: Rust derives the other fields of `RunReply`, because an entry recorded
+--        now expires after one window
 --        for any other run `RunReply`
 --
--- Cost: if every entry costs the same (see `m`), the script counts expired permits by removing their entries, or by
--- ZCOUNT if there may be more than one call removes, and finds the entry whose expiry makes room by its rank.
+-- Cost: if every entry costs the same (see `m`), the script counts expired entries by removing them, or with ZCOUNT if
+-- there may be more of them than one call may remove. It finds the entry whose expiry makes room by its rank.
 
 do
   -- The requests are runs, and each has a line of its own.
@@ -43,8 +43,8 @@ do
       end
     end
     if supported and reserved > trims then
-      -- Summing up entries of different costs may take several calls, and then nothing is decided: so the script checks
-      -- this before anything is written.
+      -- Summing up entries of different costs may exceed the budget of this call, and then nothing may be decided. So
+      -- the script checks the budget before it writes anything.
       reserved = 0
       for i = 1, request_count do
         local used, newest = heads[i][1], heads[i][2]
@@ -84,14 +84,14 @@ do
       supported = not head[1]
       if not fresh then
         used, newest = -head[1], -head[2]
-        -- The fraction of a half, which marks notes, stays as it was.
+        -- A fraction of a half says that the count has notes, so the script writes the fraction back.
         if newest % 1 > 0 then newest, newest_at = newest - 0.5, minus_at .. '.5' end
         local more = used % 1
         if more > 0 then
           used = used - more
           if more >= 0.5 then later, more = -call('ZSCORE', key, 'l'), more - 0.5 end
-          -- In a batch of several runs, a run of cost 1 did not read `m`. It assumes that the costs differ if `u`
-          -- says that they are not all 1, and writes `m` as 0.
+          -- In a batch of several runs, the script has not read `m` yet. If `u` says that `m` is not 1, a run of cost 1
+          -- does not read `m` either: it assumes that the costs differ, and writes `m` as 0.
           if more > 0 then uniform_cost = cost == 1 and heads and 0 or -(head[3] or call('ZSCORE', key, 'm')) end
         end
         supported = newest < now and later < now
@@ -102,7 +102,7 @@ do
         local gone, kept, left_in, found, empty = 0, 0, 0, nil, false
         if not fresh then
           if newest <= cut and later <= cut and (uniform_cost == 0 or used > 8 * uniform_cost) then
-            -- The key was idle: to drop it whole is cheaper than to empty it, unless it has few entries.
+            -- All entries have expired: dropping the key is cheaper than removing the entries, unless they are few.
             if not drop_key(key) then return 1 end
             gone, newest, uniform_cost, newest_at, fresh = used, 0, 1, minus_at, true
           elseif uniform_cost > 0 then
@@ -156,7 +156,7 @@ do
               call('ZADD', key, format(total == 1 and '-%d' or '-%d.25', used), 'u', minus_at, quota_tag, at, name,
                 format('-%d', total), 'm', '0', 'l')
             elseif total ~= uniform_cost and uniform_cost > 0 then
-              -- A single entry has a uniform cost by itself.
+              -- If the new entry is the only entry, its cost is the uniform cost.
               local new_uniform_cost = empty and total or 0
               call('ZADD', key, format(new_uniform_cost == 1 and '-%d' or '-%d.25', stored), 'u', newest_at, quota_tag, at,
                 name, new_uniform_cost == 0 and '0' or format('-%d', new_uniform_cost), 'm')

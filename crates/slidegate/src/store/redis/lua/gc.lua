@@ -4,11 +4,12 @@
 --
 -- plan   `GcHead`
 -- reply  `GcReply`, without `ReplyHead`: entries trimmed, keys dropped, expiries set, bytes freed, foreign keys, and
---        whether there is more to trim than one call may (see prelude.lua)
+--        the work that is left for another call (`GcRest`)
 --
--- Invariant: the script trims as a peek would, and drops a key no sooner than its own expiry could have, so no
--- decision changes. A wrong total is left to audit.lua. Redis 6.2 with a full memory denies the first write of a
--- script if that write may take memory, and no later write: so writes that free memory, or take none, come first.
+-- Invariant: the script changes no decision. It trims as a peek does, and drops a key no sooner than the expiry of the
+-- key could have removed it. It leaves a wrong total to audit.lua. If the memory of Redis 6.2 is full, Redis denies the
+-- first write of a script if that command may take memory, but no later write. So the script starts with writes that
+-- free memory or take none.
 --
 -- Cost: at most the first `LOOK` expired members are read to decide whether a key is foreign.
 
@@ -29,7 +30,7 @@ local function drop(key)
   call('UNLINK', key)
 end
 
--- Drops the notes of a count that is gone. If they have an expiry, they expire by themselves.
+-- Drops the notes of a count that was dropped, unless the notes key holds foreign data.
 local function drop_notes(key)
   if type_of(key) == 'zset' and each_member(key, math.huge, is_note, LOOK) then drop(key) end
 end
@@ -46,13 +47,14 @@ local function trim(key, trim_entries)
   freed = freed + math.max(0, before - bytes(key))
 end
 
--- Returns the highest score, if it is that of an entry or a note.
+-- Returns the highest score of an entry or a note; 0 if there is neither.
 local function top_of(key)
   return tonumber(call('ZREVRANGEBYSCORE', key, '+inf', '1', 'WITHSCORES', 'LIMIT', '0', '1')[2]) or 0
 end
 
--- Each scan function returns the state, the instant at which the key stopped being needed, the number of expired
--- entries, and a function that trims them and returns how many it trimmed. Returns nothing if the key is foreign.
+-- Each scan function returns the state, the instant from which the key is no longer needed, the number of expired
+-- entries, and a function that trims these entries and returns how many it trimmed. Returns nothing if the key is
+-- foreign.
 
 local function scan_window(line, h)
   local newest = math.floor(h.newest)
@@ -64,10 +66,10 @@ local function scan_window(line, h)
   if not ours then return nil end
   local before = members(KEYS[1])
   local s = kinds[1].load(line)
-  -- A key that was idle is emptied whole.
+  -- If `load` has found that all entries have expired, it discards the whole count.
   local n = s.replace and before or s.expired
   return s, math.max(h.l, newest, top_of(KEYS[1])) + line.window, n, function()
-    -- Expired entries that cost nothing do not change the header.
+    -- Expired entries of cost 0 do not change the header, so `save` would not remove them.
     if unfinished then return before - members(KEYS[1]) end
     if s.gone > 0 then kinds[1].save(s, line) else call('ZREMRANGEBYSCORE', KEYS[1], '1', format('%d', cut)) end
     if (s.kept or 0) > 0 then rest = GcRest.Entries end

@@ -1,5 +1,5 @@
 
--- Reads a key without trusting its contents, for audit.lua and gc.lua, which leave foreign data alone.
+-- Reads a key without trusting its contents, for audit.lua and gc.lua, which do not change foreign data.
 --
 -- KEYS   the keys that may hold data of one rate limit key, in this order: its count, the notes on the count, its log,
 --        the notes on the log
@@ -9,8 +9,8 @@ local function type_of(key)
   return call('TYPE', key).ok
 end
 
--- Returns true if `visit(name, score)` holds for each member of a sorted set, lowest score first, up to the score
--- `most`; with `limit`, for about that many members at most.
+-- Calls `visit(name, score)` for each member of a sorted set up to the score `most`, lowest score first; with `limit`,
+-- for about that many members at most. Returns false as soon as `visit` returns a false value; otherwise true.
 local function each_member(key, most, visit, limit)
   local up_to = most == math.huge and '+inf' or format('%d', most)
   local found = call('ZRANGEBYSCORE', key, '-inf', up_to, 'WITHSCORES', 'LIMIT', '0', '512')
@@ -44,7 +44,8 @@ local function cost_of(line, name, at)
   return tonumber(string.match(rest, '^%*(%d+)$') or string.match(rest, '^%*(%d+)%.%d+$'))
 end
 
--- Reads a sorted set: returns its line, and its header with each number under its letter; nil if it is foreign.
+-- Reads the header of a sorted set: returns its line, and a table with each number under its letter; nil if it is
+-- foreign.
 local function read_header()
   local h, quota_tag = {}, nil
   local ours = each_member(KEYS[1], 0, function(name, score)
@@ -59,7 +60,7 @@ local function read_header()
   end)
   local line = ours and quota_tag and line_of(quota_tag, 1, 2, 1)
   if not line then return nil end
-  -- A missing total of a window can be restored from its entries.
+  -- A window may lack its total `u`, which can be computed again from its entries.
   local whole = line.kind == 1 and h.l and h.m or line.kind > 2 and h.u and h.u % 1 == 0 and h.n and h.c
   local second = kinds[line.kind].second
   if not whole or second and not h[second] then return nil end

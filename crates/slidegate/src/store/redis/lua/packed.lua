@@ -4,21 +4,22 @@
 --   header   108 bytes: the mark `sgp1`, `LogShape`, and `LogCounts`, which every admission changes (codec/record.rs)
 --   recent   the newest records, up to 16
 --   front    the oldest records, up to 16
---   ring     the records between them
+--   ring     the records between the front and the recent records
 --
--- A record is six bytes of time, the instant modulo 2^48, and the cost in two bytes, or in seven bytes once a log has
--- recorded a larger cost. A log that is too long to be rewritten in one call keeps two bytes: a larger cost is then
--- written as 65535, and the notes hold the cost as `cost:<hex>`, with the negated cost as the score.
+-- A record is the instant modulo 2^48, in six bytes, and the cost in two bytes, or in seven bytes once the log has
+-- recorded a cost above 65535. A log that is too long to be rewritten in one call keeps costs of two bytes. In such a
+-- log a cost above 65535 is written as 65535, and the note `cost:<hex>` has the negated cost as its score.
 --
 -- Invariant: there is one record per instant, and records are in the order of their instants: front, ring, recent.
 --
--- Cost: most decisions read and write only the header and the records next to it, and touch the ring once in sixteen
--- admissions. The string is as long as its block of memory (jemalloc has four sizes per power of two), so a record is
--- written in place, and at most a fifth of the string is unused.
+-- Cost: most decisions read and write only the header, the recent records and the front; the ring is needed once in
+-- sixteen admissions. The string fills its block of memory (jemalloc has four block sizes per power of two), so a
+-- record is written in place, and at most a fifth of the string is unused.
 
 do
   local MARK, BUFFER, HEADER = 'sgp1', 16, 4 + LogShape.LogCounts.SIZE
-  -- The largest cost in two bytes, and the longest log in records that is rewritten for a larger cost.
+  -- The largest cost that two bytes hold, and the maximum number of records of a log that is rewritten for a larger
+  -- cost.
   local WIDE, MOST_WIDENED = 65535, 4096
 
   local function pack_header(s)
@@ -44,7 +45,7 @@ do
     return format('cost:%x', at)
   end
 
-  -- Returns a record. `before` is the cost that the record had until now.
+  -- Returns the bytes of a record. `before` is the cost that the record had until now.
   local function write(s, line, at, cost, before)
     if s.width ~= 8 then return struct.pack('>I6I7', at % 2 ^ 48, cost) end
     if cost > WIDE then
@@ -127,7 +128,7 @@ do
     s.recent = string.sub(s.recent, (n - ring) * s.width + 1)
   end
 
-  -- Returns the number of records up to an instant, by binary search: it is from `low` to `high`.
+  -- Returns the number of records up to an instant, by binary search between the bounds `low` and `high`.
   local function count_until(s, instant, low, high)
     while low < high do
       local middle = (low + high - (low + high) % 2) / 2
@@ -163,8 +164,8 @@ do
     return sum
   end
 
-  -- Drops records from the oldest on while `gone(instant, cost)` holds, as far as the budget of the call allows.
-  -- Returns whether a record stopped it, and whether the budget did.
+  -- Drops the oldest records while `gone(instant, cost)` is true and the budget of the call allows it. Returns whether
+  -- records are left, and whether the budget was used up.
   local function drop_while(s, gone)
     local chunk = BUFFER
     while size(s) > 0 do
@@ -172,7 +173,7 @@ do
         s.oldest = at(s, 0)
         return true, true
       end
-      -- A function looks at each record, so this counts as four records that are only read.
+      -- A function is called for each record, so each record costs four times as much as a record that is only read.
       local raw, n = records(s, 0, math.min(chunk, math.ceil(reads) * 2))
       reads = reads - n / 2
       for i = 0, n - 1 do
@@ -189,8 +190,8 @@ do
     return false, false
   end
 
-  -- Writes the header, the recent records and the front. An empty front takes the oldest records, so that they are
-  -- next to the header.
+  -- Writes the header, the recent records and the front. If the front is empty, first moves the oldest records into it,
+  -- so that they are next to the header.
   local function write_header(s)
     if s.front == '' and s.size > 0 then
       local raw, n = records(s, 0, BUFFER)
@@ -229,7 +230,7 @@ do
         s.emptied = true
       else
         local n = count_gone(s)
-        -- A record takes a quarter of the time of an entry of a sorted set.
+        -- Summing up a record takes a quarter of the time that an entry of a sorted set takes.
         local most = 4 * trims
         if n > most then
           unfinished, part = true, true
@@ -252,8 +253,8 @@ do
     return instant <= s.cut
   end
 
-  -- Finds the record of the present instant, which exists if the clock stood still. `s.current` is its cost, or
-  -- false.
+  -- Finds the record of the present instant, which exists if the clock has not advanced since the last admission. Sets
+  -- `s.current` to the cost of that record, or to false.
   local function find_current(s)
     if s.current ~= nil then return end
     s.current = false
@@ -282,7 +283,7 @@ do
     end)
     s.clipped = true
     if short then
-      -- Later calls forget the remaining permits: see zset.lua.
+      -- Later calls forget the other permits: see `keep_newest` in zset.lua.
       s.short, s.used = true, keep + excess
       return
     end
@@ -315,7 +316,7 @@ do
     local cost_of = width == 8 and '>I2' or '>I7'
     while i < n do
       if reads < 1 and i > 0 then return at(s, i - 1) + s.window - s.at, true end
-      -- The first record is read in any case.
+      -- The first record is read even if the budget is used up.
       local raw, got = records(s, i, math.min(chunk, n - i, math.max(1, math.ceil(reads) * 8)))
       reads = reads - got / 8
       for j = 0, got - 1 do
@@ -361,9 +362,10 @@ do
     s.width, s.head, s.room = width, 0, room_for(width, n)
     s.front, s.recent, s.size = front, '', (bytes - #front) / width
     local offset = HEADER + 2 * BUFFER * width
-    -- SET replaces the key; removing it first could fail: see `is_here` in prelude.lua. A string that SETRANGE makes
-    -- longer takes twice its length in memory. The expiry is set with the key, because other writes follow: a key that
-    -- expires during a script exists until the script ends, unlike one that PEXPIRE removes.
+    -- SET replaces the key: to remove it first could fail (see `is_here` in prelude.lua). SET writes the final length,
+    -- because a string that SETRANGE makes longer takes twice its length in memory. SET also sets the expiry, because
+    -- other writes follow: a key whose expiry passes during a script exists until the script ends, but PEXPIRE could
+    -- remove the key at once.
     local left = math.max(s.at, s.newest) + line.ttl - now
     call('SET', s.key, string.rep('\0', offset + s.room * width), 'PX', format('%d', math.ceil(left / 1000)))
     while parts[i] do
@@ -411,7 +413,7 @@ do
     s.recent = ''
   end
 
-  -- Removes the cost notes. Returns `is_here`.
+  -- Removes the cost notes. Returns the result of `is_here` for the notes key.
   local function empty(s)
     s.emptied = false
     call('ZREMRANGEBYSCORE', s.notes, '-inf', '-1')
@@ -464,7 +466,7 @@ do
       local above = low
       while s.used > 0 and s.newest == 0 and above > 0 do
         if reads < 1 then
-          -- The newest record that counts is no later than this one.
+          -- The search stops here: the newest record that counts is not later than this record.
           s.newest = at(s, above - 1)
           break
         end

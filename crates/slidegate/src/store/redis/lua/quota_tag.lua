@@ -6,8 +6,8 @@
 
 local min_expire, buffer = ExpirySettings.take()
 
--- Returns a line, as `take_line` does, from a quota tag; nil if the text is not a quota tag. The limit of a window
--- is not part of the tag, and these calls do not need it.
+-- Returns a line, as `take_line` does, from a quota tag; nil if the text is not a quota tag. The quota tag of a window
+-- does not contain the limit, and the calls that use this function do not need the limit.
 local function line_of(quota_tag, key, notes, kind)
   local algorithm, a, b, c = string.match(quota_tag, '^(%S+) (%d+) ?(%d*) ?(%d*)$')
   a, b, c = tonumber(a), tonumber(b), tonumber(c)

@@ -2,22 +2,22 @@
 -- Settles admissions, one after another, at one instant.
 --
 -- plan   `ExpirySettings`, `SettleHead`, each `SettlementLine`
--- reply  for each a `SettledReply`
+-- reply  a `SettledReply` for each settlement
 --
--- The quota tag stored with a key says how it counts, so the plan does not contain the quota.
+-- The quota tag that is stored with a key says how the key counts, so the plan does not contain the quota.
 --
--- A settlement that frees permits is published, so that no node goes on denying requests that fit again. If the user
--- may not publish, the settlement succeeds without it.
+-- If a settlement frees permits, the script publishes the name of the key, so that other nodes stop denying requests
+-- that fit again. If the Redis user may not publish, the settlement still succeeds.
 
 local channel, settlement_count = SettleHead.take()
 
--- Returns the instant that an admission counts from: that of its last extension, if it was extended.
+-- Returns the instant from which an admission counts: the instant of its last extension, or else of the admission.
 local function counts_from(s, line, at, seq)
   return line.is_concurrency and noted_at(s, note_name('moved:', line, at, seq)) or at
 end
 
--- Stands for the ordinal of an admission that a note proves: `amend` does not compare it with the ordinals of its
--- instant.
+-- Used as the ordinal of an admission that a note proves. For this value `amend` does not check whether the ordinal was
+-- given out at the instant of the admission.
 local PROVEN = 1e18
 
 -- Returns true if a node wrote back an admission of this instant.
@@ -29,8 +29,9 @@ local function is_written_back(s, line, at)
   return false
 end
 
--- Returns the ordinal of an admission among those of its instant; nil if it was never made. A number of 19 digits is
--- that of a request with an id, and must be noted; one of 20 digits is that of an admission that a node wrote back.
+-- Returns the ordinal of an admission among the admissions of its instant; nil if the admission was never made. A
+-- number of 19 digits belongs to a request with an id, whose admission a note must prove. A number of 20 digits belongs
+-- to an admission that a node wrote back.
 local function ordinal_of(s, line, at, since, seq)
   if since ~= at then return PROVEN end
   if #seq < 19 then return tonumber(seq) end
@@ -60,7 +61,7 @@ local function settle(line, settlement)
   local s = kind.load(line)
   if unfinished or s.replace and not drop_key(s.key) then return SettledCode.Unfinished end
   if line.kind <= 2 then
-    -- The settlement is written on top of the trimmed state.
+    -- The trimmed state is written first, because `amend` changes the stored key directly.
     kind.save(s, line)
     s.gone, s.clipped = 0, nil
   end

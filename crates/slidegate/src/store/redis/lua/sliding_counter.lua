@@ -6,8 +6,8 @@
 --   -current    u            permits of the window in which the counter last changed
 --   -previous   p            permits of the window before it
 --
--- Invariant: the arithmetic is that of sliding_counter.rs, in whole numbers. `s.current` and `s.p` are the two sums, and
--- `s.used` is what counts at `s.at`.
+-- Invariant: the script calculates as sliding_counter.rs does, in whole numbers. `s.current` and `s.p` are the permits
+-- of the two windows, and `s.used` is the number of permits that count at `s.at`.
 
 do
   local sliding = { algorithm = 'sliding-counter', second = 'p' }
@@ -21,7 +21,8 @@ do
     return h.newest - fmod(h.newest, line.window) + 2 * line.window
   end
 
-  -- Sets `s.used`: the previous window counts for the part of it that is less than a window ago, rounded up.
+  -- Sets `s.used`. The permits of the previous window count in proportion to the part of that window that is less than
+  -- one window ago, rounded up.
   local function weigh(s, line)
     local weight, rest = counter.scale(s.start + line.window - s.at, s.p, line.window)
     if rest > 0 then weight = weight + 1 end
@@ -59,11 +60,11 @@ do
     return at < s.start - line.window
   end
 
-  -- Takes permits from the previous window first.
+  -- Forgets permits of the previous window first.
   function sliding.keep_newest(s, line, keep)
     if s.used <= keep then return end
     s.current = math.min(s.current, keep)
-    -- The largest number of permits whose weight is at most the remaining `keep`.
+    -- Keeps the largest number of permits of the previous window whose weight is at most `rest`.
     local rest, remaining = keep - s.current, s.start + line.window - s.at
     local part = fmod(line.window, remaining)
     local whole = (line.window - part) / remaining
@@ -117,7 +118,7 @@ do
   function sliding.restore(s, line, entries, by)
     local newest = entries[#entries].at
     if newest > s.at then
-      -- The admission is dated ahead, and may belong to the next window.
+      -- The newest admission is dated ahead of the state, and may belong to the next window.
       s.at = newest
       roll(s, line)
     end

@@ -1,12 +1,13 @@
 
--- Warm-up: limits that rise after a cold start. The arithmetic is that of warm_up.rs.
+-- Warm-up: limits that rise after a cold start. The script calculates as warm_up.rs does.
 --
--- plan   after the lines: a `WarmUpLine` for each of them that warms up
--- reply  after everything else: a `WarmLimit` for each of these lines, in the order of the lines
+-- plan   after the lines: a `WarmUpLine` for each line that warms up
+-- reply  after everything else: a `WarmLimit` for each line that warms up, in the order of the lines
 --
---   <key>:warm    <since> <last> <quota tag>    when the warm-up began, when a request was last admitted, what is counted
+--   <key>:warm    <since> <last> <quota tag>    start of the warm-up, instant of the last admission, quota tag
 --
--- Invariant: the limit of a line is the same for the whole batch: the first admission only starts the warm-up.
+-- Invariant: the limit of a line is the same for the whole batch. An admission may start the warm-up, but the batch has
+-- one instant, and the limit rises only after it.
 
 do
   local WHOLE, STEPS = 10000, { 0, 3, 6, 8 }
@@ -31,7 +32,7 @@ do
     return climb.start + div((WHOLE - climb.start) * climbed, climb.over)
   end
 
-  -- Returns the time after the start at which the limit has reached `needed`.
+  -- Returns the time from the start of the warm-up until the limit is at least `needed`.
   local function reaches(climb, capacity, needed)
     if climb.steps then
       local quarter = 0

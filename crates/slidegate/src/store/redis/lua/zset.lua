@@ -9,16 +9,16 @@
 --   -instant        l                 when an entry was last recorded or seen to expire, if later than the newest entry
 --   -cost           m                 uniform cost: the cost of every entry; 0 if costs differ
 --   -instant        c                 when the key was created (`time-slice`)
---   instant         <hex>[*cost[.n]]  permits admitted at that instant, and the number of the next admission of that
---                                     instant, if it is not the second
+--   instant         <hex>[*cost[.n]]  permits admitted at that instant; `n` is the ordinal of the next admission at the
+--                                     instant, and is left out if it is 1
 --   instant         <hex>-<node>[*cost]   permits that a node admitted at that instant and wrote back: see restore.lua
 --
--- Invariant: there is one entry per instant, apart from entries that nodes wrote back. The name of an entry is its
--- instant modulo a power of 16 above twice the window, so it is short, and unique while the entry counts.
+-- Invariant: there is one entry per instant, apart from entries that nodes wrote back. The name of an entry contains
+-- its instant modulo a power of 16 above twice the window, so the name is short, and unique while the entry counts.
 --
 -- Cost: one range from the lowest score to the start of the window reads the header and the expired entries together.
--- The script removes a bounded number of expired entries per call. Until then `u` contains them, and each call
--- subtracts them.
+-- The script removes a bounded number of expired entries per call. The permits of expired entries that are still stored
+-- are part of `u`, and each call subtracts them.
 --
 -- Notes on single admissions are in `<key>:notes`: see notes.lua.
 
@@ -37,7 +37,7 @@ do
   end
 
   -- Returns the score of `u`: the total, and the fractions that say whether `m` and `l` must be read, so that most
-  -- decisions need not read them. `s.kept` is the cost of entries that have expired and are still stored.
+  -- decisions do not read `m` and `l`. `s.kept` is the cost of entries that have expired and are still stored.
   local function write_used(s, uniform_cost)
     local more = (uniform_cost == 1 and 0 or 0.25) + (s.last > s.newest and 0.5 or 0)
     local total = s.used + (s.kept or 0)
@@ -91,7 +91,7 @@ do
       s.gone = sum_costs(names, 1, n, 1)
       return
     end
-    -- The last instant is left out, because it may have more entries.
+    -- The entries of the last instant are left out, because that instant may have more entries than were read.
     local last = most
     while last > 1 and string.match(names[last], '^%x+') == string.match(names[most], '^%x+') do last = last - 1 end
     s.used, s.last = s.used - sum_costs(names, 1, last, 1), s.at
@@ -154,9 +154,9 @@ do
     return at <= s.cut
   end
 
-  -- Loads entries until the n-th oldest is loaded, if there is one and the budget of the call allows it; otherwise
-  -- sets `s.short`. Reads by rank, and more each time. With `one` the first entry that counts is read in any case.
-  -- `sums[i]` is the total cost of the first `i` entries.
+  -- Loads entries by rank, oldest first, until the `n`-th entry is loaded; returns false if there are fewer entries.
+  -- Each read is larger than the one before. If the budget of the call is used up, sets `s.short` and returns false;
+  -- with `one`, the first entry that counts is read even then. `sums[i]` is the total cost of the first `i` entries.
   local function fetch(s, n, size, one)
     while s.loaded < n and not s.whole do
       if not s.names then
@@ -184,8 +184,8 @@ do
     return s.loaded >= n
   end
 
-  -- Finds the entry of the instant that admissions are recorded at now: there is one if the clock stood still, or in
-  -- a time slice.
+  -- Finds the stored entry to which an admission of this call is added. There is such an entry if the clock has not
+  -- advanced since the last admission, or if the present time slice already has admissions.
   local function find_current(s, line)
     if s.date then return end
     local at, slice = s.at, line.slice
@@ -194,8 +194,8 @@ do
       date = at - fmod(at, slice) + slice - 1
       before = before - fmod(before, slice) + slice - 1
     end
-    -- Sequence numbers of one slice are never used again, even after a reset, because no microsecond has a thousand
-    -- admissions.
+    -- The sequence numbers of a slice start at a thousand for each microsecond since its start. No microsecond has a
+    -- thousand admissions, so no sequence number is used again, even after a reset.
     s.date, s.current_cost, s.current_count = date, 0, slice > 0 and fmod(at, slice) * 1000 or 0
     if before == date and not s.fresh then
       local name = call('ZRANGEBYSCORE', s.key, date, date, 'LIMIT', 0, 1)[1]
@@ -204,15 +204,16 @@ do
         local cost, count = read_name(name)
         s.current_cost, s.current_count = cost, math.max(s.current_count, count)
       elseif slice == 0 then
-        -- The entry of this instant was refunded: its numbers must not be given out again.
+        -- The admissions of this instant were refunded, and their entry is gone: their numbers must not be given out
+        -- again.
         s.current_count = fmod(now, 1e9) * 1000
       end
     end
   end
 
-  -- Forgets the oldest permits until at most `keep` are in use, as far as the budget of the call allows. Later calls
-  -- forget the others. Until then those permits are the first to expire, so no decision changes, and `used` is above
-  -- the limit.
+  -- Forgets the oldest permits until at most `keep` are in use. If the budget of the call does not suffice, later calls
+  -- forget the rest. Until then `used` is above the limit, but no decision changes, because the permits that are still
+  -- to be forgotten are the oldest and expire first.
   local function keep_newest(s, line, keep)
     local excess = s.used - keep
     if excess <= 0 then return end
@@ -256,7 +257,7 @@ do
     local needed = s.used + cost - line.capacity
     if needed <= 0 then return 0 end
     if s.uniform_cost > 0 and not s.clipped and not s.whole then
-      -- All entries cost the same: the entry is found by its rank.
+      -- All entries cost the same, so the entry whose expiry makes enough room is found by its rank.
       if needed <= s.used - s.add then
         local nth = needed + s.uniform_cost - 1
         local rank = format('%d', s.header + s.expired + (nth - fmod(nth, s.uniform_cost)) / s.uniform_cost - 1)
@@ -264,7 +265,8 @@ do
         return at and at + line.window - s.at or line.horizon
       end
     else
-      -- Skips the permits that were forgotten of the oldest entries, then sums up the permits that must expire.
+      -- Skips the oldest permits, which `keep_newest` has forgotten, then finds the entry whose expiry makes enough
+      -- room.
       local enough = s.first
       while fetch(s, enough, needed == 1 and 1 or 16, true) do
         local target = s.sums[s.first - 1] + s.cut_off + needed
@@ -290,7 +292,8 @@ do
   end
 
   -- The first admission in each `period` sets the expiry of the key, late enough for the other admissions of the
-  -- period. The period of a time slice's newest admission is not stored, so there every admission sets the expiry.
+  -- period. A time slice does not store the instant of its newest admission, so with slices every admission sets the
+  -- expiry.
   local function pushes(s, line)
     return s.count > 0 and (line.slice > 0 or s.at - fmod(s.at, line.period) > s.pushed) or s.replace
   end
@@ -304,11 +307,11 @@ do
     return 0
   end
 
-  -- Removes the entries before the first that still counts.
+  -- Removes the entries before the first entry that still counts.
   local function forget(s)
     local first = s.first
     local from, to = s.ats[1], s.ats[first - 1]
-    -- One instant may have several entries: those of the last instant are removed by name.
+    -- One instant may have several entries, so the entries of the last instant are removed by name.
     local name = 1
     if to > from then
       call('ZREMRANGEBYSCORE', s.key, format('%d', from), format('(%d', to))
@@ -317,8 +320,8 @@ do
     for i = name, first - 1 do call('ZREM', s.key, s.names[i]) end
   end
 
-  -- Removes expired entries, as many as the budget of the call allows. The others stay, and `u` contains them until
-  -- then.
+  -- Removes expired entries, as many as the budget of the call allows. The other expired entries stay in the key, and
+  -- `u` contains their permits until a later call removes them.
   local function trim(s)
     s.stale, s.kept = false, 0
     local up_to = format('%d', s.cut)
@@ -388,12 +391,13 @@ do
       if #found < 2 * size then return 0 end
       offset, size = offset + size, 64
       reads = reads - size
-      -- The newest entry that counts is no later than this one.
+      -- The search stops here: the newest entry that counts is not later than the last entry that was read.
       if reads < 0 then return tonumber(found[#found]) end
     end
   end
 
-  -- Corrects the entry at `at`; the caller notes the settlement next. Returns false if there is no such admission.
+  -- Corrects the entry at `at`; the caller then adds the note of the settlement. Returns false if there is no such
+  -- admission.
   local function amend(s, line, at, from, to, seq)
     local key = s.key
     local name = call('ZRANGEBYSCORE', key, at, at, 'LIMIT', 0, 1)[1]
@@ -401,7 +405,7 @@ do
     local cost, count = read_name(name)
     if cost == 0 then return false end
     if seq < 1e18 then
-      -- The number was never given out, or was given out before the key was reset.
+      -- Numbers that were never given out, or were given out before the key was reset, are rejected.
       if seq >= count then return false end
       local made = at - line.slice + 1 + (seq - seq % 1000) / 1000
       if line.slice > 0 and made < (s.created or 0) then return false end
@@ -416,11 +420,11 @@ do
       members[#members + 1] = score
       members[#members + 1] = member
     end
-    -- The entry of a refunded instant is removed, unless other admissions may join it: the present instant, and
-    -- slices, which are few.
+    -- An entry without permits is removed, unless other admissions may be added to it. So it stays at the present
+    -- instant, and in time slices, which have few entries.
     local stays = new > 0 or at == s.at or line.slice > 0
     if stays then add(format('%d', at), write_name(at, line.modulus, new, count)) end
-    -- Without the entry the others still have a uniform cost.
+    -- If the entry is removed, the costs of the other entries stay uniform.
     if stays and new ~= cost then
       s.uniform_cost = 0
       add('0', 'm')

@@ -76,8 +76,8 @@ impl Topology {
         }
     }
 
-    /// Performs a call on the keys of one shard. In a cluster it follows redirects until the reply timeout, but only
-    /// while nothing was done.
+    /// Performs a call on the keys of one shard. In a cluster it follows redirects until the reply timeout, as long as
+    /// no node has executed the call.
     #[inline]
     pub(super) async fn call(
         &self,
@@ -101,7 +101,8 @@ impl Topology {
         }
     }
 
-    /// Returns the servers that count now, by number. Reads the slot map of a cluster if that was never done.
+    /// Returns the numbers of the servers that store counts now. Reads the slot map of a cluster if that was never
+    /// done.
     pub(super) async fn servers(&self) -> Result<Vec<ServerId>, Error> {
         if let Kind::Cluster(cluster) = &self.kind {
             cluster.ensure_loaded().await?;
@@ -165,7 +166,8 @@ impl Route<'_> {
     pub(super) async fn server(&mut self) -> Result<Arc<Server>, Error> {
         match self {
             Route::Server(server) => server.clone(),
-            // A transaction is more than one command, so it waits until a moving slot has arrived.
+            // A transaction has several commands, so it follows no ASK redirect and waits until a moving slot has
+            // arrived.
             Route::Slot(redirects) => Ok(redirects.next().await?.0),
         }
     }

@@ -74,8 +74,8 @@ impl Inner {
             let indices: SmallVec<[usize; 4]> = checks.as_slice().iter().map(|c| indexes[&c.key]).collect();
             let mut open: Vec<KeyState> = Vec::with_capacity(indices.len());
             for (check, &i) in checks.as_slice().iter().zip(&indices) {
-                // A new state without records is created again for this quota: it counts nothing yet, but a bucket
-                // would start with the level of another burst.
+                // A new state that has recorded nothing is created again for this quota. It counts nothing yet, but a
+                // bucket would otherwise start with the burst of the earlier quota.
                 let current = key_states[i].take().filter(|key_state| {
                     key_state.state.suits(&check.quota) && !(key_state.fresh && key_state.recorded == 0)
                 });
@@ -122,8 +122,9 @@ impl Inner {
                 read_only.push((key_state, loaded));
             }
         }
-        // Keys that were only read are touched too, so that no other transaction writes there later with an earlier
-        // instant: writing transactions are in the order of their instants, on every key they evaluated.
+        // Keys that were only read are touched too. This makes a transaction with an earlier instant fail if it has
+        // watched such a key: writing transactions are in the order of their instants, on every key that they
+        // evaluated.
         if !writes.is_empty() {
             for (key_state, loaded) in read_only {
                 key_state.touch(&mut writes, loaded, self.expiry);

@@ -1,4 +1,5 @@
-//! State of one key while it is evaluated or settled: a [`State`] from what was read, and the changes to it.
+//! State of one key while it is evaluated or settled: a [`State`] made from the data that was read, and the changes to
+//! it.
 
 use std::collections::HashMap;
 
@@ -14,17 +15,18 @@ use crate::{Correction, Entry, Micros, Quota, RequestId, Settlement, State, Verd
 /// State of one key while a batch is evaluated.
 pub(super) struct KeyState {
     pub(super) state: State,
-    /// Quota that it was last evaluated by.
+    /// Quota with which the key was last evaluated.
     pub(super) quota: Quota,
-    /// True if nothing that was stored counts.
+    /// True if no stored data of the key counts.
     pub(super) fresh: bool,
-    /// Permits of entries that were not read, all dated at the newest instant: instant, permits.
+    /// Permits of entries that were not read: the instant of the newest entry, at which they are counted, and their
+    /// number.
     pub(super) unread_permits: Option<(u64, u64)>,
     /// Stored entry of the present instant, if there is one.
     pub(super) current_entry: Option<ZsetEntry>,
     /// Number of the next admission without an id.
     pub(super) next: u64,
-    /// Number of recordings of `state` when last looked at.
+    /// Number of recordings of `state` at the last call of `note_recorded`.
     pub(super) recorded: u64,
     /// Sequence numbers that callers get, by the sequence numbers of the state.
     numbers: HashMap<u64, u64>,
@@ -70,7 +72,7 @@ impl KeyState {
             && record.quota_tag == layout::quota_tag(quota)
         {
             let WarmUpRecord { since, last, .. } = *record;
-            // Each admission sets the end of the warm period again.
+            // The record does not contain `until`, because each admission sets the end of the warm period again.
             key_state.state.set_warmth(Some(Warmth { since, last, until: last }));
         }
         key_state
@@ -107,14 +109,14 @@ impl KeyState {
             true => SnapshotCounts::Entries(entries),
             false => SnapshotCounts::Numbers(snapshot.numbers()),
         };
-        // A bucket is advanced by its old rate before it adopts the new one.
+        // A bucket is advanced by the rate that is stored before it adopts the rate of this quota.
         let stored = StateSnapshot { last: Micros::new(snapshot.last), counted };
         let state = State::restored(&snapshot.quota, stored, ids);
         let date = record_instant(quota, at);
         let current_entry = snapshot.entries.iter().find(|entry| entry.at == date).cloned();
         let next_of_entry = current_entry.as_ref().map_or(0, |entry| entry.count);
         let next = match quota.algorithm() {
-            // The entry of this instant was refunded: its numbers must not be given out again.
+            // The entry of this instant was refunded and is gone: its numbers must not be given out again.
             algorithm if algorithm.keeps_instants() && current_entry.is_none() && snapshot.last == at => {
                 now % 1_000_000_000 * 1_000
             }
@@ -146,7 +148,7 @@ impl KeyState {
         }
     }
 
-    /// Returns the ordinal of the admission if the request that was just evaluated was recorded here.
+    /// Returns the ordinal of the admission if the request that was just evaluated was recorded in this key.
     pub(super) fn note_recorded(&mut self) -> Option<u64> {
         if self.state.recorded() == self.recorded {
             return None;
@@ -156,7 +158,7 @@ impl KeyState {
         Some(self.next - 1)
     }
 
-    /// Returns the number that is given out for an admission.
+    /// Returns the number of an admission, with which the caller can settle it.
     pub(super) fn number(
         &mut self,
         id: Option<&RequestId>,
@@ -177,8 +179,8 @@ impl KeyState {
         number
     }
 
-    /// Returns true if a wait depends on entries that were not read one by one. A wait for a limit that warms up may
-    /// depend on them, because it is the shorter of two waits.
+    /// Returns true if a wait depends on entries that were not read one by one. While a limit warms up, a wait may
+    /// depend on such entries even if it ends earlier, because it is the shorter of two waits.
     pub(super) fn reaches_unread(&self, verdict: &Verdict) -> bool {
         let ends = self.at + verdict.retry_after.get();
         let warms_up = verdict.limit < self.quota.capacity();
@@ -190,8 +192,8 @@ impl KeyState {
         settlement.correction == Correction::Cost(0) && settlement.entry.at.get() == snapshot.newest
     }
 
-    /// Corrects an admission, or extends it; returns false if it was never made here, or nothing of its instant is
-    /// left.
+    /// Corrects or extends an admission. Returns false if the admission was never made in this key, or if nothing of
+    /// its instant is left.
     pub(super) fn amend(
         &mut self,
         snapshot: &ZsetSnapshot,
@@ -221,7 +223,7 @@ impl KeyState {
         let others = self.state.used().saturating_sub(found.cost);
         let cost = (found.cost.saturating_sub(from) + to).min(MAX_TOTAL - others);
         let cut = self.at.saturating_sub(snapshot.quota.window().get());
-        // An extended entry is itself the newest.
+        // An extension makes the entry itself the newest.
         let taken = cost == 0 && found.at == snapshot.newest && again == 0;
         let newest = taken.then_some(if newest > cut { newest } else { 0 });
         if again > 0 {
@@ -233,7 +235,7 @@ impl KeyState {
     }
 }
 
-/// Instant that an admission is recorded under.
+/// Instant at which an admission is recorded: the last of its time slice, or the instant `at` if there are no slices.
 pub(super) fn record_instant(quota: &Quota, at: u64) -> u64 {
     let grain = quota.grain().get();
     at - at % grain + grain - 1

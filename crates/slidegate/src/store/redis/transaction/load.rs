@@ -26,13 +26,13 @@ pub(super) struct LoadedKey {
     /// Name of the key with the notes of a window.
     pub(super) notes: String,
     pub(super) snapshot: Option<ZsetSnapshot>,
-    /// True if all of it was read.
+    /// True if the whole key was read.
     pub(super) read_whole: bool,
-    /// Lowest score above zero: the oldest entry, or note of a counter.
+    /// Lowest score above zero: the instant of the oldest entry, or of the oldest note of a counter.
     pub(super) oldest: Option<u64>,
     /// Earlier admissions of the requests in the batch: id, entry.
     pub(super) ids: Vec<(RequestId, Entry)>,
-    /// Refunded requests: the instant of the refund, and the number of refunds in it.
+    /// Refunded requests by note: the instant of the admission, and how often the request was refunded at that instant.
     pub(super) refunded: HashMap<String, (u64, u64)>,
     /// Name and contents of the warm-up record, if its limit warms up.
     pub(super) warm: Option<(String, Option<WarmUpRecord>)>,
@@ -69,7 +69,7 @@ pub(super) struct LoadRequest {
     pub(super) warm: Option<String>,
 }
 
-/// Watches the keys, and reads the time and what is needed of each key.
+/// Watches the keys, and reads the time and the requested parts of each key.
 pub(super) async fn load(
     connection: &mut MultiplexedConnection,
     requests: Vec<LoadRequest>,
@@ -167,7 +167,7 @@ impl LoadedKey {
         }
     }
 
-    /// Looks up whether a request was admitted: `find_admission` in `lua/notes.lua`.
+    /// Looks up whether a request was admitted, as `find_admission` in `lua/notes.lua` does.
     pub(super) async fn find_id(
         &mut self,
         connection: &mut MultiplexedConnection,
@@ -203,7 +203,7 @@ impl LoadedKey {
     }
 }
 
-/// Returns true if a key that counts by one quota continues with the other.
+/// Returns true if a count that is stored with one quota continues with the requested quota, and does not start anew.
 pub(super) fn same_counter(stored: &Quota, requested: &Quota) -> bool {
     stored.algorithm().refills() && requested.algorithm().refills()
         || layout::quota_tag(stored) == layout::quota_tag(requested)
@@ -213,7 +213,7 @@ pub(super) fn note_name(what: &str, quota: &Quota, at: u64, seq: u64) -> String 
     format!("{what}{:x}.{seq}", at % layout::modulus(quota))
 }
 
-/// Returns the instant of the newest entry that counts, besides this one; 0 if there is none.
+/// Returns the instant of the newest entry that counts, besides `entry`; 0 if there is no other entry.
 pub(super) async fn newest_besides(
     connection: &mut MultiplexedConnection,
     name: &str,

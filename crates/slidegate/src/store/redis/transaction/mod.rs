@@ -1,14 +1,15 @@
 //! `mode: transaction`: the same decisions without scripts, for servers and proxies that do not run them.
 //!
-//! It watches the keys with WATCH, reads what is needed of them into a [`State`](crate::State), evaluates with the
+//! It watches the keys with WATCH, reads the needed parts of them into a [`State`](crate::State), evaluates with the
 //! pure algorithm, and writes the changes in MULTI / EXEC. If another client changed a key meanwhile, EXEC writes
-//! nothing and the attempt is repeated, a bounded number of times; callers of one key in one process wait for each
-//! other instead.
+//! nothing and the attempt is repeated, a bounded number of times. Callers of one key in the same process do not
+//! conflict, because they wait for each other.
 //!
-//! The layout is that of the scripts, so both can work on the same keys. Only the oldest entries of a window are
-//! read; the others are summed up at the newest instant, and if a decision depends on one of them, all are read.
+//! The layout is that of the scripts, so both can work on the same keys. Only the oldest entries of a window are read.
+//! The permits of the other entries are counted at the newest instant, and if a decision depends on one of these
+//! entries, all entries are read.
 //!
-//! A denial writes nothing, so it may come before an admission that is dated earlier but not yet written.
+//! A denial writes nothing, so it may be returned before an admission with an earlier instant is written.
 
 mod admit;
 mod key_state;
@@ -34,10 +35,10 @@ use crate::{BatchVerdicts, Checks, Error, Fault, Key, Receipt, Settlement};
 /// Maximum number of attempts of a decision when other clients change its keys.
 const MAX_ATTEMPTS: u32 = 100;
 
-/// Attempts without back-off; later ones wait a little.
+/// Attempts without back-off; later attempts wait a little.
 const IMMEDIATE_ATTEMPTS: u32 = 4;
 
-/// Locks by hash of the key, so that callers of one key in one process go one after the other.
+/// Locks by hash of the key, so that callers of one key in one process run one after the other.
 pub(super) type KeyLocks = [tokio::sync::Mutex<()>; 64];
 
 /// Work of one transaction, and the location of its result.
@@ -63,7 +64,7 @@ impl From<RedisError> for AttemptError {
 }
 
 impl Inner {
-    /// Follows the keys to the server that has them.
+    /// Makes attempts on the server that has the keys, and follows redirects to other servers.
     async fn attempt(&self, shard: ShardId, keys: &[&Key], mut work: Work<'_>) -> Result<(), Error> {
         let _locks = lock_keys(&self.key_locks, keys).await;
         let mut route = self.topology.route(shard);
@@ -101,7 +102,7 @@ impl Inner {
                 }
                 Err(AttemptError::Failed(error)) => {
                     let explained = explain(&error, &dedicated.address);
-                    // A slot may move away between WATCH and EXEC, which then does nothing.
+                    // If a slot moves away between WATCH and EXEC, EXEC does nothing.
                     let left = explained.fault() == Some(Fault::Cluster)
                         && error.kind() == ErrorKind::Server(ServerErrorKind::ExecAbort);
                     return Err(match redirect(&error).or_else(|| left.then_some(Redirect::Again)) {
@@ -114,7 +115,7 @@ impl Inner {
                     });
                 }
                 Err(AttemptError::Invalid(error)) => return Err(failed(error)),
-                // Each key is added once, so this ends.
+                // Each key is added at most once, so the loop ends.
                 Err(AttemptError::NeedsAllEntries(keys)) => read_whole.extend(keys),
                 Err(AttemptError::Conflict) => conflicts += 1,
             }
@@ -151,8 +152,8 @@ async fn lock_keys<'l>(key_locks: &'l KeyLocks, keys: &[&Key]) -> Vec<MutexGuard
     guards
 }
 
-/// Commits if no other client changed a watched key; also if there is nothing to write, to find out whether a key was
-/// changed.
+/// Executes the transaction, which fails if another client changed a watched key. A transaction without writes is
+/// executed too, to find out whether a key was changed.
 async fn commit(connection: &mut MultiplexedConnection, mut writes: Pipeline) -> Result<(), AttemptError> {
     if writes.is_empty() {
         writes.cmd("PING");

@@ -21,7 +21,7 @@ impl Inner {
         let mut receipt = Receipt { at: Micros::ZERO, settled: Vec::new() };
         let mut rest = settlements;
         while !rest.is_empty() {
-            // Each transaction takes as many settlements as have different keys.
+            // Each transaction takes the next settlements, up to the first whose key was already taken.
             let twice = (1..rest.len()).find(|&i| rest[..i].iter().any(|other| other.key == rest[i].key));
             let (now, later) = rest.split_at(twice.unwrap_or(rest.len()));
             let keys: Vec<&Key> = now.iter().map(|settlement| &settlement.key).collect();
@@ -63,7 +63,8 @@ impl Inner {
                 }
                 None => None,
             };
-            // An extended admission counts from its extension, and its number is not an ordinal of that instant.
+            // An extended admission counts from its extension, and its number is not an ordinal at the instant of the
+            // extension.
             let settlement = &match since {
                 Some(since) => Settlement {
                     entry: Entry { at: Micros::new(since as u64), seq: FIRST_ID_SEQ, cost },
@@ -73,10 +74,10 @@ impl Inner {
             };
             let mut lookup = Pipeline::new();
             let (name, instant) = (&loaded.name, settlement.entry.at.get());
-            // Without notes there is no such member in the key itself either.
+            // A count without notes has no notes key to look up, and its own key has no such member either.
             lookup.cmd("ZSCORE").arg(loaded.notes_key().unwrap_or(name)).arg(&marker);
             lookup.cmd("ZRANGEBYSCORE").arg(name).arg(instant).arg(instant).arg("LIMIT").arg(0).arg(64);
-            // Without a note, a request with an id was never admitted under this number.
+            // If there is no note, a request with an id was never admitted under this number.
             let id = if seq >= FIRST_ID_SEQ { id_note_of(seq) } else { String::new() };
             lookup.cmd("ZSCORE").arg(loaded.notes_key().unwrap_or(name)).arg(id);
             lookup.cmd("ZSCORE").arg(loaded.notes_key().unwrap_or(name)).arg("heal:newest");

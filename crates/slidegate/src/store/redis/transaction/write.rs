@@ -61,7 +61,7 @@ impl KeyState {
         let modulus = layout::modulus(quota);
         let mut add = redis::cmd("ZADD");
         add.arg(name);
-        // Permits that no longer count, of entries that stay until a later call removes them.
+        // Permits that no longer count, but whose entries stay until a later call removes them.
         let mut leftover = 0;
         if self.fresh {
             writes.cmd("UNLINK").arg(name);
@@ -71,7 +71,7 @@ impl KeyState {
             writes.cmd("ZREMRANGEBYSCORE").arg(name).arg(1).arg(last);
             leftover += expired.iter().filter(|entry| entry.at > last).map(|entry| entry.cost).sum::<u64>();
         }
-        // The oldest permits are forgotten first, so entries that are forgotten whole are contiguous.
+        // The oldest permits are forgotten first, so the entries that are forgotten completely are contiguous.
         let whole = clipped.partition_point(|entry| cost_at(entry.at) == 0);
         if let Some(first) = clipped[..whole].first() {
             let last = clipped[whole.min(MOST_REMOVED) - 1].at;
@@ -101,7 +101,7 @@ impl KeyState {
             new_cost = Some(cost);
         }
         let sliced = quota.algorithm().is_sliced();
-        // Without the entry the others still have a uniform cost.
+        // If the entry is removed, the costs of the other entries stay uniform.
         let mut alters = false;
         if let Some(Amendment::Entry { used: amended, entry, cost, newest: left }) = &self.amended {
             writes.cmd("ZREM").arg(name).arg(&entry.name);
@@ -141,7 +141,8 @@ impl KeyState {
         if !self.new_notes.is_empty() {
             let notes = &loaded.notes;
             if had_notes {
-                // A clock that is set back may make entries count again that were not yet removed.
+                // Notes of entries that are not yet removed stay: if the clock is set back, such entries may count
+                // again.
                 let cut = last.saturating_sub(quota.window().get());
                 writes.cmd("ZREMRANGEBYSCORE").arg(notes).arg("-inf").arg(cut);
             } else {
@@ -169,7 +170,7 @@ impl KeyState {
         let quota_tag = layout::quota_tag(quota);
         let stored = snapshot.map(|snapshot| layout::quota_tag(&snapshot.quota));
         let retagged = stored.as_ref() != Some(&quota_tag);
-        // A change to another rate and back may leave fewer units than before.
+        // A batch that changes the rate and then changes it back may leave fewer units than before.
         let moved =
             snapshot.is_some_and(|snapshot| snapshot.last != last.get() || snapshot.used != numbers.used);
         if self.recorded == 0 && !moved && !retagged && self.amended.is_none() {
@@ -194,7 +195,7 @@ impl KeyState {
         }
         self.add_notes(&mut add);
         writes.add_command(add);
-        // A bucket that owes permits counts for longer than its horizon.
+        // A bucket in debt needs longer than its horizon to fill.
         let owed = self.state.empty_at().since(Micros::new(self.at)).since(quota.horizon()).get();
         let period = expiry.period(quota).get();
         let pushed = snapshot.map_or(0, |snapshot| snapshot.last);

@@ -1,8 +1,9 @@
 //! Redis Cluster: the slot map, and calls that follow redirects.
 //!
-//! The slot map is read from any node when it is first needed, when it proves wrong, and periodically. A call follows
-//! MOVED and ASK, and waits out TRYAGAIN, CLUSTERDOWN and unreachable nodes, all of which mean that nothing was done.
-//! A call that was sent and not answered is never sent again: it could charge twice.
+//! The slot map is read from any node when it is first needed, when a redirect or an unreachable node suggests that it
+//! is wrong, and periodically. A call follows MOVED and ASK, and is repeated after TRYAGAIN, CLUSTERDOWN and failed
+//! attempts to connect. In all these cases no node has executed the call. A call that was sent and not answered is
+//! never sent again: it could charge twice.
 
 mod redirects;
 
@@ -52,7 +53,7 @@ struct SlotMap {
     read_at: Micros,
     /// Number of the owning node, by slot.
     owners: Box<[u16]>,
-    /// Nodes keep their numbers: none is ever removed.
+    /// The number of a node is its index. Nodes are never removed, so they keep their numbers.
     nodes: Vec<Node>,
 }
 
@@ -232,7 +233,7 @@ impl Cluster {
         })
     }
 
-    /// Applies a MOVED redirect: `address` has `slot`. An unknown address is a reason to read the whole map.
+    /// Applies a MOVED redirect: `address` has `slot`. If the address is unknown, reads the whole map.
     async fn apply_moved(&self, slot: ShardId, address: &str, from: &str, version: u64) -> Result<(), Error> {
         let Some((host, port)) = split_address(address, from) else { return self.read_since(version).await };
         let known = |node: &Node| node.host == host && node.port == port && node.role == NodeRole::Primary;
@@ -246,7 +247,7 @@ impl Cluster {
         })
     }
 
-    /// Returns the node that an ASK named.
+    /// Returns the node that an ASK redirect named.
     fn importing_server(&self, address: &str, from: &str) -> Result<Arc<Server>, Error> {
         let (host, port) = split_address(address, from).ok_or_else(bad_reply)?;
         let map = self.map.load();

@@ -1,4 +1,4 @@
-//! Redirect loop of one call: follows a slot from node to node, while nothing was done.
+//! Redirect loop of one call: follows a slot from node to node, as long as no node has executed the call.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,7 +29,7 @@ pub(crate) struct RedirectLoop<'c> {
     /// Version of the map that was followed, and the address it led to.
     version: u64,
     followed_address: (String, u16),
-    /// Node that an ASK named.
+    /// Node that an ASK redirect named.
     asked_server: Option<Arc<Server>>,
 }
 
@@ -58,7 +58,7 @@ impl<'c> RedirectLoop<'c> {
                 map.owners.get(usize::from(self.slot)).and_then(|&owner| map.nodes.get(usize::from(owner)));
             self.version = map.version;
             if let Some(node) = owner {
-                // The first caller reads it again; if that fails the old map is used.
+                // If the map is old, one caller reads it again; if the read fails, the old map is used.
                 if self.cluster.clock.now().since(map.read_at) > MAX_MAP_AGE
                     && self.cluster.read_lock.try_lock().is_ok()
                 {
