@@ -38,8 +38,8 @@ const MAX_COUNTERS_PER_GROUP: usize = 8;
 const KEYS_PER_COUNTER: usize = 64;
 const MIN_COUNTERS: usize = 64;
 
-/// Maximum number of keys that a counter tracks. With more keys, the counter assumes that it may count an admission of
-/// any key.
+/// Maximum number of keys that a counter tracks. A counter with more keys no longer knows whose admissions it
+/// counts, so it treats every key as one of them.
 const MAX_MEMBERS: usize = 128;
 
 pub(super) struct Overflow {
